@@ -13,7 +13,7 @@ use outboard_wire::file::{Reply, open_flags, seek, write_flags};
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
 use crate::Inner;
-use crate::data::DataError;
+use crate::data::{DataError, has_copies};
 use crate::forward::{Asked, asker};
 use crate::table::{Pages, Untold, Use};
 
@@ -206,13 +206,18 @@ impl<N: Net> Inner<N> {
     /// Notes what a write, or what is like one, has done.
     fn wrote(&self, of: &Use<'_>, end: u64, mtime: Option<Timestamp>) {
         self.table.wrote(of, end, mtime, self.now());
-        self.takes(&of.grant);
+        self.takes(of.ino);
     }
 
     /// A write failed for good: what was taken of it behind the end of the file must not show when
     /// that grows.
     async fn take_back(&self, entered: &Use<'_>, error: DataError, range: Range<u64>) {
-        if !matches!(error, DataError::Fenced | DataError::Expired | DataError::Undecided)
+        if has_copies(&entered.grant) {
+            // Some may have it: that is decided before anybody hears that it failed.
+            if let Some(grant) = self.table.grant(entered.ino) {
+                let _decided = self.under_another(entered, &grant).await;
+            }
+        } else if !matches!(error, DataError::Fenced | DataError::Expired)
             && range.start < range.end
             && let Err(error) = self.data.hole(&entered.grant, range).await
         {

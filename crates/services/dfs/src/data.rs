@@ -314,7 +314,8 @@ impl<N: Net> Data<N> {
         let fresh = (grant.attr.blocks == 0 && self.versions.knows_all(fence)).then_some(0);
         let each = grant.nodes.iter().map(|node| self.versions.held(object, fence, node.node));
         if has_copies(grant) {
-            return each.flatten().max().or(fresh);
+            // What it took under the fence before this one nobody has said under this one.
+            return each.flatten().max();
         }
         each.map(|held| held.or(fresh)).sum()
     }
@@ -513,7 +514,7 @@ impl<N: Net> Data<N> {
     }
 
     /// A file goes on with these members: what others acknowledged of it they may never flush.
-    pub(crate) fn goes_on(&self, grant: &Grant) {
+    pub fn goes_on(&self, grant: &Grant) {
         if has_copies(grant) {
             self.unsynced.goes_on(grant.capability.object, &self.nodes(grant));
         }
@@ -526,7 +527,10 @@ impl<N: Net> Data<N> {
 
     /// Everything that nodes have acknowledged becomes durable, unless it is lost. Of copies who does
     /// not answer is not waited for: that is lost there.
-    pub(crate) async fn flush_all(&self) -> Result<(), DataError> {
+    ///
+    /// # Errors
+    /// As of [`Data::flush`].
+    pub async fn flush_all(&self) -> Result<(), DataError> {
         let (alone, others) = self.unsynced.nodes();
         self.flush(alone.into_iter()).await?;
         for peer in others {
@@ -544,7 +548,7 @@ impl<N: Net> Data<N> {
     }
 
     /// The same, of all objects. What is said here is still said of each.
-    pub(crate) fn take_any_lost(&self) -> bool {
+    pub fn take_any_lost(&self) -> bool {
         self.unsynced.take_any_lost()
     }
 

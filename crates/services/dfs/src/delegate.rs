@@ -91,6 +91,24 @@ impl<N: Net> Inner<N> {
         Ok((Some(self.enter(read, Mode::Read).await?), target))
     }
 
+    /// Asks for what is held under a fence under another one; `None` if it is not held any more, or
+    /// less is. Waits for nobody else's delegation: a use goes on meanwhile.
+    async fn regrant(&self, ino: Ino, mode: Mode, fence: u64) -> Option<Grant> {
+        let mut pause = PAUSE;
+        loop {
+            match self.ask(Call::Regrant { ino, fence }).await.ok()? {
+                Reply::Grant(grant) if grant.mode >= mode => {
+                    return self.check(ino, mode, *grant).ok();
+                }
+                Reply::Failed(Errno::EAGAIN | Errno::EBUSY | Errno::EIO) => {
+                    self.net().sleep(pause).await;
+                    pause = (pause * 2).min(LATE);
+                }
+                _ => return None,
+            }
+        }
+    }
+
     /// Asks for a delegation, or for what is held under `continues` under another fence.
     pub(crate) async fn delegate(
         &self,
@@ -176,7 +194,7 @@ impl<N: Net> Inner<N> {
     }
 
     /// What a use is under, under another fence than this; `None` if it is lost.
-    async fn under_another(&self, of: &Use<'_>, grant: &Grant) -> Option<Arc<Grant>> {
+    pub(crate) async fn under_another(&self, of: &Use<'_>, grant: &Grant) -> Option<Arc<Grant>> {
         let (ino, fence) = (of.ino, grant.capability.fence);
         self.table.is_troubled(ino, fence);
         loop {
@@ -189,7 +207,7 @@ impl<N: Net> Inner<N> {
                 }
                 Renewal::Ask(asking) => asking,
             };
-            let grant = self.delegate(ino, asking.mode, asking.continues).await.ok()?;
+            let grant = self.regrant(ino, asking.mode, fence).await?;
             self.data.goes_on(&grant);
             asking.granted(grant, lapse);
         }

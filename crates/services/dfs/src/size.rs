@@ -87,7 +87,7 @@ impl<N: Net> Inner<N> {
                 if !self.holed(&entered).await? {
                     continue;
                 }
-                self.takes(&entered.grant);
+                self.takes(entered.ino);
             }
             return done.ok_or(Errno::EIO);
         }
@@ -158,7 +158,7 @@ impl<N: Net> Inner<N> {
             let work = async |grant: &Grant| self.data.hole(grant, size..u64::MAX).await;
             match self.at_nodes(&entered, work).await {
                 Ok(()) if self.holed(&entered).await? => {
-                    self.takes(&entered.grant);
+                    self.takes(entered.ino);
                     return Ok(());
                 }
                 Ok(()) => {}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::{Gone, Net};
-use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
+use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::delegate::LATE;
 use crate::table::{Untold, Use};
@@ -91,14 +91,16 @@ impl<N: Net> Inner<N> {
         };
         if self.data.held(&grant).is_none() {
             let _ = self.within(COUNT, self.data.count(&grant)).await;
-            self.takes(&grant);
+            self.takes(ino);
         }
     }
 
-    /// Notes what a file takes, if its nodes have said so.
-    pub(crate) fn takes(&self, grant: &Grant) {
-        if let Some(bytes) = self.data.held(grant) {
-            self.table.takes(grant, bytes, self.now());
+    /// Notes what a file takes, if its nodes have said so under what is held of it.
+    pub(crate) fn takes(&self, ino: Ino) {
+        if let Some(grant) = self.table.grant(ino)
+            && let Some(bytes) = self.data.held(&grant)
+        {
+            self.table.takes(&grant, bytes, self.now());
         }
     }
 
@@ -145,7 +147,8 @@ impl<N: Net> Inner<N> {
         let grant = self.table.grant(ino);
         let flushed = async {
             if let Some(grant) = grant {
-                self.data.settle(&grant).await?;
+                // Who does not hear it keeps what was replaced for longer.
+                let _settled = self.data.settle(&grant).await;
             }
             self.data.flush(nodes.into_iter()).await
         };

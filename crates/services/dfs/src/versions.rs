@@ -134,7 +134,14 @@ impl Versions {
         } else if begun.is_write {
             known.strips.insert(strips.start, begun.sequence);
             if known.strips.len() > STRIPS {
-                known.strips.pop_first();
+                // Of one that is settled it need not be known.
+                let settled = known.settled();
+                let is_settled = |(_, last): &(&u64, &u32)| **last <= settled;
+                let oldest = known.strips.iter().find(is_settled).map(|(strip, _)| *strip);
+                match oldest {
+                    Some(strip) => known.strips.remove(&strip),
+                    None => known.strips.pop_first().map(|(_, last)| last),
+                };
             }
         } else {
             known.strips.retain(|strip, _| !strips.contains(strip));

@@ -348,6 +348,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                         _ => return Err(Errno::EAGAIN),
                     };
                 }
+                // Not all who have copies took it. In the same turn: nobody is to see that some did.
+                Err(Errno::EAGAIN) if has_copies(&grant.layout) && tries < TRIES => {
+                    tries += 1;
+                    let fence = grant.capability.fence;
+                    match self.regrant(Who::NOBODY, ino, fence).await {
+                        Ok(again) => grant = again,
+                        Err(_) => self.net().sleep(crate::grants::LOOK).await,
+                    }
+                }
                 Ok((out, Some(wrote))) => break self.tell_own(&grant, wrote).await.map(|()| out),
                 Ok((out, None)) => break Ok(out),
                 Err(error) => break Err(error),

@@ -132,7 +132,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return Ok(None);
         }
         if has_copies(&spread.layout)
-            && is_first
             && let Some(strip) = self.differs(&spread, &members).await?
         {
             let again = self.volume().spread(ino).await;

@@ -133,11 +133,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             // It was done before, and the answer was lost.
             return self.grant_again(who.client, ino, held).await;
         }
-        let members = self.nodes_of(&spread);
-        self.tell_keys(&members).await;
-        let asked = self.who_doubts(&members, ino.0).await;
-        let is_sound = asked.is_ok_and(|doubts| doubts.iter().all(Option::is_none));
-        if held.mode == Mode::Write || !is_sound {
+        let is_sound = async || {
+            let doubts = self.who_doubts(&self.nodes_of(&spread), ino.0).await;
+            doubts.is_ok_and(|doubts| doubts.iter().all(Option::is_none))
+        };
+        if held.mode == Mode::Write || !is_sound().await {
             // Whoever is granted it after this is beyond this seal. How long it is its writer knows.
             let seal = self.delegations().raise_for(ino, who.client, fence)?;
             let spread = self.volume().spread(ino).await?;
@@ -174,13 +174,40 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         all.into_iter().enumerate().filter(has_all).map(|(_, node)| node).collect()
     }
 
+    /// Asks all nodes for a sign of life, and whether they doubt what they have.
+    pub(crate) async fn look_for_signs(&self) {
+        let (placement, call) = (self.placement(), Call::Doubts { object: ALL });
+        let asked = placement
+            .all()
+            .iter()
+            .map(async |node| (node.node, self.ask(peer(node), &call, QUICK).await));
+        let answers = join_all(asked.collect()).await;
+        let now = self.net().now();
+        let mut chores = self.chores();
+        for (node, answer) in answers {
+            chores.answered(node, answer != Err(Errno::EIO), now);
+            chores
+                .doubts(node, if let Ok(Reply::Number(boot)) = answer { Some(boot) } else { None });
+        }
+    }
+
     /// Members that were left out get what they lack. Nodes that lost power do, and trust what they
     /// have.
     pub(crate) async fn heal(&self) {
         if let Err(errno) = self.fill_some().await {
             tracing::debug!(%errno, "copies that lack something");
         }
-        self.end_doubts().await;
+        let doubting = self.chores().doubting();
+        for (node, boot) in doubting {
+            match self.end_doubts_of(node).await {
+                Ok(0) => {
+                    let trust = Call::Trust { object: ALL, boot };
+                    let trusts = self.ask_node(node, &trust).await;
+                    tracing::info!(node, ?trusts, "a node has all it may have lost");
+                }
+                left => tracing::debug!(node, ?left, "files that a node doubts"),
+            }
+        }
     }
 
     async fn fill_some(&self) -> Result<()> {
@@ -190,9 +217,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let Some(last) = some.last() else { return Ok(()) };
             after = *last;
             for ino in some {
+                if !self.chores().is_due_again(ino, self.net().now()) {
+                    continue;
+                }
                 match self.refill(ino).await {
                     Ok(true) => tracing::info!(%ino, "all copies of a file have all again"),
-                    left => tracing::debug!(%ino, ?left, "a file lacks copies"),
+                    // Somebody else was at it, or its members are still away.
+                    Ok(false) | Err(Errno::EAGAIN) => {}
+                    Err(errno) => {
+                        tracing::warn!(%ino, %errno, "a copy cannot be filled; tried again");
+                        self.chores().try_later(ino, self.net().now());
+                    }
                 }
             }
         }
@@ -213,6 +248,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let filled = Spread { lacking: spread.lacking & !fills, ..spread };
         let fence = self.delegations().raise(ino)?;
         let (_, filled) = self.make_equal(filled, fence, fills).await?;
+        let _change = self.changes().exclusive(ino).await;
+        if !self.delegations().is_last(ino, fence) {
+            return Err(Errno::EAGAIN);
+        }
         self.volume().set_lacking(ino, filled.lacking).await?;
         Ok(filled.lacking == 0)
     }
@@ -222,6 +261,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let all = self.placement().of(&spread.layout, spread.attr.ino.0);
         let mut back = 0;
         for (rank, member) in all.iter().enumerate().filter(|(r, _)| is_in(spread.lacking, *r)) {
+            if self.chores().is_away(member.node, self.net().now()) {
+                continue;
+            }
             let call = Call::Doubts { object: spread.attr.ino.0 };
             if self.ask(peer(member), &call, QUICK).await.is_ok() {
                 self.tell_keys(std::slice::from_ref(member)).await;
@@ -267,24 +309,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(None)
     }
 
-    async fn end_doubts(&self) {
-        let placement = self.placement();
-        for node in placement.all() {
-            let doubts = self.ask(peer(node), &Call::Doubts { object: ALL }, QUICK).await;
-            let is_there = doubts != Err(Errno::EIO);
-            self.chores().answered(node.node, is_there, self.net().now());
-            let Ok(Reply::Number(boot)) = doubts else { continue };
-            match self.end_doubts_of(node.node).await {
-                Ok(0) => {
-                    let trust = Call::Trust { object: ALL, boot };
-                    let trusts = self.ask_node(node.node, &trust).await;
-                    tracing::info!(node = node.node, ?trusts, "a node has all it may have lost");
-                }
-                left => tracing::debug!(node = node.node, ?left, "files that a node doubts"),
-            }
-        }
-    }
-
     /// How many files it must go on doubting for now.
     async fn end_doubts_of(&self, node: u16) -> Result<u64> {
         let (placement, mut left) = (self.placement(), 0);
@@ -304,10 +328,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(left)
     }
 
-    /// Whether a node need not doubt a file any more. Who has it to write sees to that when it
-    /// writes, or gives it back.
+    /// Whether a node need not doubt a file any more: it is taken from everybody for that.
     async fn ends_doubt(&self, node: u16, ino: Ino) -> Result<bool> {
-        let Ok(spread) = self.volume().spread(ino).await else { return Ok(true) };
+        let spread = match self.volume().spread(ino).await {
+            // It is gone, or no file of bytes.
+            Err(Errno::ESTALE | Errno::EINVAL) => return Ok(true),
+            spread => spread?,
+        };
         let members = self.nodes_of(&spread);
         if !has_copies(&spread.layout) || members.iter().all(|member| member.node != node) {
             return Ok(true);
@@ -318,11 +345,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.waits_for_heir(ino, NOBODY) {
             return Ok(false);
         }
-        let _turn = self.turns().exclusive(ino).await;
+        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
+        self.give_up(ino, None).await?;
         let _mending = self.mends().exclusive(ino).await;
-        if self.delegations().is_written(ino) {
-            return Ok(false);
-        }
         self.delegations().must_resolve(ino);
         Ok(self.try_to_resolve(ino).await.is_ok())
     }
@@ -405,7 +430,30 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             _ => return Ok(()),
         }
         let away = away.iter().fold(0, |ranks, (rank, _)| ranks | 1 << rank);
-        self.volume().set_lacking(ino, spread.lacking | away).await
+        self.leave_out(ino, (&rest, away), None).await
+    }
+
+    /// A file goes on without some ranks, of whom nobody knows what they lose from now on. So what the
+    /// others have is durable first. Of who decides the seal must be the last: else others have been
+    /// left out since, or somebody writes.
+    async fn leave_out(
+        &self,
+        ino: Ino,
+        (stay, ranks): (&[Coordinate], u16),
+        seal: Option<u64>,
+    ) -> Result<()> {
+        self.in_time(self.data().flush(stay.iter().map(peer))).await?;
+        let _change = self.changes().exclusive(ino).await;
+        let fence = match seal {
+            Some(fence) => fence,
+            None => self.delegations().raise(ino)?,
+        };
+        if !self.delegations().is_last(ino, fence) {
+            return Err(Errno::EAGAIN);
+        }
+        let lacking = self.volume().spread(ino).await?.lacking | ranks;
+        tracing::warn!(%ino, lacking, "a file goes on without some of its copies");
+        self.volume().set_lacking(ino, lacking).await
     }
 
     /// The members of a file take nothing below a fence any more. It goes on without those that do
@@ -427,6 +475,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let (mut members, mut filled, mut away) = (Vec::new(), Vec::new(), 0);
         for (rank, member, answer) in join_all(asked.collect()).await {
             match answer {
+                // Somebody else decides.
+                Ok(Reply::Object(object)) if object.fence > fence => return Err(Errno::EAGAIN),
                 Ok(Reply::Object(_)) => {
                     members.push(member);
                     filled.push(is_in(fills, rank));
@@ -447,9 +497,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             spread.lacking |= away;
             // Who is being filled lacks until it has all.
-            self.volume().set_lacking(ino, spread.lacking | fills).await?;
-            tracing::warn!(%ino, lacking = spread.lacking, "a file goes on without a copy of its");
+            self.leave_out(ino, (&members, away | fills), Some(fence)).await?;
         }
+        self.tell_keys(&members).await;
         Ok(Sealed { spread, members, fills: filled, fence })
     }
 

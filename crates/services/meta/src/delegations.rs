@@ -256,6 +256,11 @@ impl Delegations {
         Ok(file.fence)
     }
 
+    /// Whether no fence of a file was raised above this one.
+    pub(crate) fn is_last(&self, ino: Ino, fence: u64) -> bool {
+        self.files.get(&ino).map_or(fence >= self.floor, |file| file.fence == fence)
+    }
+
     /// The same, if a client has the file under this fence.
     ///
     /// # Errors

@@ -201,7 +201,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(Errno::EINVAL | Errno::ESTALE) => Synced::Directory(ino),
                 Err(errno) => return Err(errno),
             },
-            _ => Synced::Volume,
+            _ => {
+                // What the server wrote itself, for clients that leave that to it.
+                self.data().flush_all().await.map_err(|_| Errno::EIO)?;
+                if self.data().take_any_lost() {
+                    return Err(Errno::EIO);
+                }
+                Synced::Volume
+            }
         };
         if self.losses().says(of.header, synced) { Err(Errno::EIO) } else { Ok(()) }
     }

@@ -167,7 +167,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             mac: [0; 16],
         };
         let capability = self.keys().sign(capability, self.net().wall_ms())?;
-        Ok(Grant {
+        let grant = Grant {
             mode: held.mode,
             attr: spread.attr.clone(),
             strips: spread.strips,
@@ -175,7 +175,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             layout,
             capability,
             nodes,
-        })
+        };
+        if client == NOBODY {
+            self.data().goes_on(&grant);
+        }
+        Ok(grant)
     }
 
     /// A writer says what it knows better; `ESTALE` if it is none under this fence.

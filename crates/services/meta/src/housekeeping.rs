@@ -20,11 +20,14 @@ use crate::{Meta, Work, power};
 
 /// How often nodes are told the keys and asked for their space.
 const KEYS_EVERY: Duration = Duration::from_secs(10);
-/// How often objects to be purged and files to be resolved are looked for, and, while the
-/// coordinator is away, another server.
+/// How often nodes are asked for a sign of life, and copies that lack something are looked for.
+const HEAL_EVERY: Duration = Duration::from_secs(3);
 /// How long a node that did not answer is taken to be away.
 const AWAY: Duration = Duration::from_secs(10);
-const HEAL_EVERY: Duration = Duration::from_secs(3);
+/// How long it is before a copy is filled again that could not be.
+const LATER: Duration = Duration::from_secs(30);
+/// How often objects to be purged and files to be resolved are looked for, and, while the
+/// coordinator is away, another server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Objects purged in one piece of work.
 const PURGES: usize = 256;
@@ -41,6 +44,8 @@ enum Chore {
     Look,
     /// Of a client that is gone.
     Forget(u64),
+    /// Whether nodes are there, and doubt what they have.
+    Signs,
     /// Copies that lack something.
     Heal,
     Resolve,
@@ -70,6 +75,12 @@ pub(crate) struct Chores {
     heal_runs: bool,
     /// Nodes that did not answer, and when.
     away: BTreeMap<u16, Time>,
+    /// Nodes that doubt what they have of copies, and in which boot.
+    doubting: BTreeMap<u16, u64>,
+    /// Files whose copies could not be filled, and until when that is not tried again.
+    later: BTreeMap<Ino, Time>,
+    signs_at: Option<Time>,
+    signs_run: bool,
     /// Another server has begun.
     superseded: bool,
     /// This one ends.
@@ -102,6 +113,28 @@ impl Chores {
         } else {
             self.away.insert(node, now);
         }
+    }
+
+    /// A node doubts what it has of copies, in this boot, or does not.
+    pub(crate) fn doubts(&mut self, node: u16, boot: Option<u64>) {
+        match boot {
+            Some(boot) => self.doubting.insert(node, boot),
+            None => self.doubting.remove(&node),
+        };
+    }
+
+    pub(crate) fn doubting(&self) -> Vec<(u16, u64)> {
+        self.doubting.iter().map(|(node, boot)| (*node, *boot)).collect()
+    }
+
+    /// Copies of a file cannot be filled now: it is not taken from everybody again at once.
+    pub(crate) fn try_later(&mut self, ino: Ino, now: Time) {
+        self.later.retain(|_, until| *until > now);
+        self.later.insert(ino, now.after(LATER));
+    }
+
+    pub(crate) fn is_due_again(&self, ino: Ino, now: Time) -> bool {
+        self.later.get(&ino).is_none_or(|until| *until <= now)
     }
 
     /// Whether a node did not answer of late.
@@ -137,6 +170,10 @@ impl Chores {
         if !self.keys_run && is_due(self.keys_at, KEYS_EVERY, now) {
             (self.keys_at, self.keys_run) = (Some(now), true);
             self.todo.push_back(Chore::Keys);
+        }
+        if !self.signs_run && is_due(self.signs_at, HEAL_EVERY, now) {
+            (self.signs_at, self.signs_run) = (Some(now), true);
+            self.todo.push_back(Chore::Signs);
         }
         if !self.heal_runs && is_due(self.heal_at, HEAL_EVERY, now) {
             (self.heal_at, self.heal_runs) = (Some(now), true);
@@ -192,6 +229,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Chore::Purges => {
                     meta.purge_some().await;
                     meta.chores().purges_run = false;
+                }
+                Chore::Signs => {
+                    meta.look_for_signs().await;
+                    meta.chores().signs_run = false;
                 }
                 Chore::Heal => {
                     meta.heal().await;

@@ -15,7 +15,7 @@ use crate::model::{CELL, CELLS, NONE};
 use crate::world::{CLIENTS, NODES};
 
 /// How long copies are filled.
-const FILLS: Duration = Duration::from_secs(15);
+const FILLS: Duration = Duration::from_secs(40);
 
 impl Walk {
     /// Everything is whole again, and all comes to an end.
