@@ -9,7 +9,8 @@
 //!   turn, under workers whose every answered operation is known: nothing answered is lost, nothing
 //!   is done twice, and the check of metadata against nodes is clean. So is the coordinator; or,
 //!   with an ensemble in its place, one of its three servers, and its leader;
-//! - `copies`: files with three copies while a node is stopped, then two of three, and while nodes are
+//! - `copies`: files with three copies while a node is stopped, then two of three, and while nodes
+//!   are
 //!   killed: writes go on, what was answered is read from whoever is left, and in the end all have
 //!   all;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;

@@ -61,8 +61,8 @@ pub enum DataError {
     Full,
     /// A medium failed, or what came back is not what was asked for.
     Medium,
-    /// Who have copies may not have the same, or one of them is away: what they have must be decided
-    /// first.
+    /// Who have copies may not have the same, or one of them is away: what they have must be
+    /// decided first.
     Undecided,
 }
 
@@ -429,8 +429,8 @@ impl<N: Net> Data<N> {
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
 
-    /// Who have copies need not keep what was replaced by writes that all of them acknowledged (R4):
-    /// the flush after this gives it back.
+    /// Who have copies need not keep what was replaced by writes that all of them acknowledged
+    /// (R4): the flush after this gives it back.
     ///
     /// # Errors
     /// [`DataError`].
@@ -525,8 +525,8 @@ impl<N: Net> Data<N> {
         self.unsynced.of(object)
     }
 
-    /// Everything that nodes have acknowledged becomes durable, unless it is lost. Of copies who does
-    /// not answer is not waited for: that is lost there.
+    /// Everything that nodes have acknowledged becomes durable, unless it is lost. Of copies who
+    /// does not answer is not waited for: that is lost there.
     ///
     /// # Errors
     /// As of [`Data::flush`].
@@ -602,8 +602,8 @@ impl<N: Net> Data<N> {
         if is_revoked { Err(DataError::Refused(Reason::Revoked)) } else { Ok(()) }
     }
 
-    /// Reads at any node that has a strip, or a share: who was silent of late comes last. Who asked,
-    /// the answer, its data.
+    /// Reads at any node that has a strip, or a share: who was silent of late comes last. Who
+    /// asked, the answer, its data.
     async fn ask_any(
         &self,
         grant: &Grant,

@@ -171,9 +171,9 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// Does something at a file's nodes, within a use. Where not all who have copies take it the file
-    /// is had under another fence, and it is done again under that: the use goes on meanwhile, so
-    /// nobody else gets the file between two tries, and sees what only one of them did.
+    /// Does something at a file's nodes, within a use. Where not all who have copies take it the
+    /// file is had under another fence, and it is done again under that: the use goes on meanwhile,
+    /// so nobody else gets the file between two tries, and sees what only one of them did.
     pub(crate) async fn at_nodes<T>(
         &self,
         of: &Use<'_>,

@@ -444,8 +444,9 @@ impl Table {
         });
     }
 
-    /// What is held instead of what a use began under, if that is under another fence than this; else
-    /// what has to be done first. It may be leaving: that waits for the use. `None` if it is lost.
+    /// What is held instead of what a use began under, if that is under another fence than this;
+    /// else what has to be done first. It may be leaving: that waits for the use. `None` if it is
+    /// lost.
     pub(crate) fn renew(&self, of: &Use<'_>, fence: u64) -> Option<Renewal<'_>> {
         let mut files = self.files();
         let file = files.get_mut(&of.ino).filter(|file| file.holds(of.fence()))?;

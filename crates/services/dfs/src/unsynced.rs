@@ -55,7 +55,8 @@ impl Unsynced {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node in this boot has acknowledged a change of an object of which there are so many copies.
+    /// A node in this boot has acknowledged a change of an object of which there are so many
+    /// copies.
     pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64, copies: usize) {
         let mut state = self.state();
         state.clock += 1;

@@ -348,7 +348,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                         _ => return Err(Errno::EAGAIN),
                     };
                 }
-                // Not all who have copies took it. In the same turn: nobody is to see that some did.
+                // Not all who have copies took it. In the same turn: nobody is to see that some
+                // did.
                 Err(Errno::EAGAIN) if has_copies(&grant.layout) && tries < TRIES => {
                     tries += 1;
                     let fence = grant.capability.fence;

@@ -88,10 +88,10 @@ impl Sealed {
         Held { mode: Mode::Write, fence: self.fence }
     }
 
-    /// By what all say of a strip (R5): all but those that are filled, or doubt. If all doubt nobody
-    /// must have a version for it to go forward: what was synced is at all of them, and the rest
-    /// anywhere. Of whom nothing is told had it, and a hole took it away, or never had it, and then it
-    /// was not done: in either case it may stay, or go.
+    /// By what all say of a strip (R5): all but those that are filled, or doubt. If all doubt
+    /// nobody must have a version for it to go forward: what was synced is at all of them, and the
+    /// rest anywhere. Of whom nothing is told had it, and a hole took it away, or never had it, and
+    /// then it was not done: in either case it may stay, or go.
     fn decide(&self, number: u64, claims: &[Claim], doubts: &Doubts) -> Result<Strip> {
         let of_model = |version: Version| outboard_cluster::Version {
             fence: version.fence,
@@ -123,8 +123,8 @@ impl Sealed {
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// A client has a file again, under another fence: not all members took what it asked under this
-    /// one. It may be recalled meanwhile, so this waits for no turn.
+    /// A client has a file again, under another fence: not all members took what it asked under
+    /// this one. It may be recalled meanwhile, so this waits for no turn.
     pub(crate) async fn regrant(&self, who: Who, ino: Ino, fence: u64) -> Result<Grant> {
         let _mending = self.mends().exclusive(ino).await;
         let held = self.has_already(ino, who.client, Mode::Read).ok_or(Errno::ESTALE)?;
@@ -138,7 +138,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             doubts.is_ok_and(|doubts| doubts.iter().all(Option::is_none))
         };
         if held.mode == Mode::Write || !is_sound().await {
-            // Whoever is granted it after this is beyond this seal. How long it is its writer knows.
+            // Whoever is granted it after this is beyond this seal. How long it is its writer
+            // knows.
             let seal = self.delegations().raise_for(ino, who.client, fence)?;
             let spread = self.volume().spread(ino).await?;
             self.make_equal(spread, seal, 0).await?;
@@ -352,10 +353,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(self.try_to_resolve(ino).await.is_ok())
     }
 
-    /// Seals a file, as it is since the fence was raised, at its members; then all hold the same of it,
-    /// also those of the ranks in `fills`,
-    /// and what that is. Those that doubted it trust it. Who does not answer is left out, if one
-    /// that does not doubt stays.
+    /// Seals a file, as it is since the fence was raised, at its members; then all hold the same of
+    /// it, also those of the ranks in `fills`, and what that is. Those that doubted it trust it.
+    /// Who does not answer is left out, if one that does not doubt stays.
     ///
     /// # Errors
     /// `EAGAIN` if somebody else seals it meanwhile, `EIO` if too few answer.
@@ -433,9 +433,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.leave_out(ino, (&rest, away), None).await
     }
 
-    /// A file goes on without some ranks, of whom nobody knows what they lose from now on. So what the
-    /// others have is durable first. Of who decides the seal must be the last: else others have been
-    /// left out since, or somebody writes.
+    /// A file goes on without some ranks, of whom nobody knows what they lose from now on. So what
+    /// the others have is durable first. Of who decides the seal must be the last: else others have
+    /// been left out since, or somebody writes.
     async fn leave_out(
         &self,
         ino: Ino,
@@ -551,8 +551,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         answers.collect()
     }
 
-    /// Decides the strips that members have, up to one, and has that carried out; the ranks of those
-    /// that lacked something.
+    /// Decides the strips that members have, up to one, and has that carried out; the ranks of
+    /// those that lacked something.
     async fn decide_some(
         &self,
         sealed: &Sealed,

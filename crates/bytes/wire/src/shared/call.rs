@@ -427,8 +427,8 @@ pub enum Call {
     /// it has lost power since, and was not told to trust it; of any object, if all bits are set.
     /// Those it does not serve. Reply: `Number`, its boot; `Done` if it does not doubt.
     Doubts { object: u64 },
-    /// What it has of this object, if it is still in this boot, is what all who have copies have; of
-    /// all objects, if all bits are set. Reply: `Done`.
+    /// What it has of this object, if it is still in this boot, is what all who have copies have;
+    /// of all objects, if all bits are set. Reply: `Done`.
     Trust { object: u64, boot: u64 },
     /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
     Install { policy: Policy },

@@ -64,7 +64,7 @@ whats! {
     WrongOrphan = Wrong, "the list of orphans and the link count disagree";
     WrongTrim = Wrong, "the list of truncations and the inode's mark disagree";
     WrongWriting = Wrong, "the list of files being written to and the inode's mark disagree";
-    WrongLacking = Wrong, "the list of files of which copies lack something and the inode's mark disagree";
+    WrongLacking = Wrong, "the list of files whose copies lack something and the mark disagree";
     PurgeOfFile = Wrong, "an object is to be purged whose file is there";
     BadEntry = Lost, "a directory entry is damaged";
     EntryUnlisted = Wrong, "an entry is not in its directory's order";

@@ -227,9 +227,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
     }
 
-    /// Those who have copies of a file with these ranks, a bit for each, lack what is written from now
-    /// on, or was written since they were left out; none: all have all. Durable before it returns.
-    /// `ESTALE` if the file is gone.
+    /// Those who have copies of a file with these ranks, a bit for each, lack what is written from
+    /// now on, or was written since they were left out; none: all have all. Durable before it
+    /// returns. `ESTALE` if the file is gone.
     pub async fn set_lacking(&self, ino: Ino, ranks: u16) -> Result<()> {
         {
             let _guard = self.range_locks.exclusive(ino).await;
