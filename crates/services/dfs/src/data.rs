@@ -16,6 +16,9 @@
 //! file with copies can go on without a member that does not answer: who asks is told so, and asks
 //! the server.
 
+mod durable;
+mod map;
+
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -28,10 +31,10 @@ use outboard_base::task::{RangeLocks, try_join_abreast};
 use outboard_codec::crc32c;
 use outboard_flow::Net;
 use outboard_volume::Fill;
-use outboard_wire::shared::call::{Call, Grant, Reply, STRIP_MIN};
+use outboard_wire::shared::call::{Call, Grant, STRIP_MIN};
 use outboard_wire::shared::{
-    Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX, RUN_LEN,
-    ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
+    Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX, ReadHead,
+    Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
 use crate::places::Places;
@@ -40,8 +43,6 @@ use crate::versions::Versions;
 
 /// Messages under way at a time, for one call.
 const ABREAST: usize = 16;
-/// Runs of data that a node is asked for at a time.
-const RUNS: usize = 4096;
 /// The first pause before a node is asked again, and the longest.
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -298,263 +299,6 @@ impl<N: Net> Data<N> {
         }
         begun.done();
         Ok(())
-    }
-
-    fn takes(&self, grant: &Grant, peer: Peer, answer: &Answer, alone: bool) {
-        let (object, fence) = (grant.capability.object, grant.capability.fence);
-        if let Peer::Node(node) = peer {
-            self.versions.takes(object, fence, node, answer.held, alone);
-        }
-    }
-
-    /// Bytes that a file takes at its nodes, if all of them have said so under this grant; one that
-    /// took nothing when it was granted takes what those say who did.
-    pub fn held(&self, grant: &Grant) -> Option<u64> {
-        let (object, fence) = (grant.capability.object, grant.capability.fence);
-        let fresh = (grant.attr.blocks == 0 && self.versions.knows_all(fence)).then_some(0);
-        let each = grant.nodes.iter().map(|node| self.versions.held(object, fence, node.node));
-        if has_copies(grant) {
-            // What it took under the fence before this one nobody has said under this one.
-            return each.flatten().max();
-        }
-        each.map(|held| held.or(fresh)).sum()
-    }
-
-    /// The same; nodes that have not said so are asked.
-    ///
-    /// # Errors
-    /// [`DataError`].
-    pub async fn count(&self, grant: &Grant) -> Result<u64, DataError> {
-        if let Some(held) = self.held(grant) {
-            return Ok(held);
-        }
-        let each = (0..shares(grant)).map(|place| async move {
-            let (peer, answer, _) = self.ask_map(grant, place, 0, 1).await?;
-            self.takes(grant, peer, &answer, false);
-            Ok::<_, DataError>(answer.held)
-        });
-        Ok(try_join_abreast(ABREAST, each).await?.into_iter().sum())
-    }
-
-    /// What a file takes is not known any more.
-    pub(crate) fn forget_held(&self, object: u64) {
-        self.versions.forget_held(object);
-    }
-
-    /// Runs of data that end behind `from` in one share of the file, so many at most.
-    async fn ask_map(
-        &self,
-        grant: &Grant,
-        place: u64,
-        from: u64,
-        most: usize,
-    ) -> Result<(Peer, Answer, Vec<Range<u64>>), DataError> {
-        let bytes = u32::try_from(most * RUN_LEN).map_err(|_| DataError::Medium)?;
-        let read = ReadHead { offset: from, bytes, unit: 0, map: true };
-        let (peer, answer, data) = self.ask_any(grant, place, read).await?;
-        let (words, rest) = data.as_chunks::<8>();
-        let (pairs, odd) = words.as_chunks::<2>();
-        let runs: Vec<Range<u64>> = pairs
-            .iter()
-            .map(|[start, end]| u64::from_le_bytes(*start)..u64::from_le_bytes(*end))
-            .collect();
-        let in_order = runs.iter().all(|run| run.start < run.end && run.end > from)
-            && runs.is_sorted_by(|one, next| one.end < next.start);
-        let is_whole = rest.is_empty() && odd.is_empty() && runs.len() <= most;
-        if in_order && is_whole { Ok((peer, answer, runs)) } else { Err(DataError::Medium) }
-    }
-
-    /// Runs of data that end behind `from` at all nodes, in order, and up to where they are all.
-    async fn map(
-        &self,
-        grant: &Grant,
-        from: u64,
-        most: usize,
-    ) -> Result<(Vec<Range<u64>>, u64), DataError> {
-        let each = (0..shares(grant)).map(|place| async move {
-            let (_, _, runs) = self.ask_map(grant, place, from, most).await?;
-            let is_all = runs.len() < most;
-            let end = runs.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end);
-            Ok::<_, DataError>((runs, end))
-        });
-        let each = try_join_abreast(ABREAST, each).await?;
-        let end = each.iter().map(|(_, end)| *end).min().unwrap_or(u64::MAX);
-        let mut all: Vec<Range<u64>> = each.into_iter().flat_map(|(runs, _)| runs).collect();
-        all.sort_unstable_by_key(|run| run.start);
-        Ok((all, end))
-    }
-
-    /// The first byte of data at or behind `from`, if there is any.
-    ///
-    /// # Errors
-    /// [`DataError`].
-    pub async fn next_data(&self, grant: &Grant, from: u64) -> Result<Option<u64>, DataError> {
-        let (runs, _) = self.map(grant, from, 1).await?;
-        Ok(runs.first().map(|run| run.start.max(from)))
-    }
-
-    /// The first byte at or behind `from` that is no data; `end` if there is none before.
-    ///
-    /// # Errors
-    /// [`DataError`].
-    pub async fn next_hole(&self, grant: &Grant, from: u64, end: u64) -> Result<u64, DataError> {
-        let mut at = from;
-        loop {
-            let (runs, known) = self.map(grant, at, RUNS).await?;
-            let begun = at;
-            for run in runs {
-                if run.start > at || run.start >= known {
-                    break;
-                }
-                at = at.max(run.end.min(known));
-            }
-            if at >= end {
-                return Ok(end);
-            }
-            if at < known || at == begun {
-                return Ok(at);
-            }
-        }
-    }
-
-    /// What these nodes have answered becomes durable, unless it is lost: see
-    /// [`Data::take_lost`].
-    ///
-    /// # Errors
-    /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
-    /// us.
-    pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
-        let replies = self.call(nodes, Call::Flush, true).await?;
-        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
-        if all_done { Ok(()) } else { Err(DataError::Medium) }
-    }
-
-    /// Who have copies need not keep what was replaced by writes that all of them acknowledged
-    /// (R4): the flush after this gives it back.
-    ///
-    /// # Errors
-    /// [`DataError`].
-    pub(crate) async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
-        let (object, fence) = (grant.capability.object, grant.capability.fence);
-        let sequence = self.versions.settled(object, fence);
-        if !has_copies(grant) || sequence == 0 {
-            return Ok(());
-        }
-        // Who refuses it keeps it longer.
-        let call = Call::Settle { capability: grant.capability, sequence };
-        self.call(self.nodes(grant).into_iter(), call, false).await.map(drop)
-    }
-
-    /// Whether some who have copies may have something that was not acknowledged.
-    pub(crate) fn is_undone(&self, grant: &Grant) -> bool {
-        let (object, fence) = (grant.capability.object, grant.capability.fence);
-        has_copies(grant) && self.versions.is_undone(object, fence)
-    }
-
-    /// Bytes that the nodes of a file can still take.
-    async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
-        let nodes = self.nodes(grant).into_iter();
-        let spaces = self.call(nodes, Call::Space, !has_copies(grant)).await?;
-        let free = spaces.into_iter().map(|reply| match reply {
-            Reply::Space { free, .. } => Ok(free),
-            _ => Err(DataError::Medium),
-        });
-        if has_copies(grant) {
-            let each: Result<Vec<u64>, DataError> = free.collect();
-            return Ok(each?.into_iter().min().unwrap_or(0));
-        }
-        free.sum()
-    }
-
-    /// The same of a file; [`DataError::Undecided`] if one of several who have copies does not
-    /// answer.
-    ///
-    /// # Errors
-    /// [`DataError`].
-    pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
-        let nodes = self.nodes(grant).into_iter();
-        let replies = self.call(nodes, Call::Flush, !has_copies(grant)).await?;
-        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
-        if all_done { Ok(()) } else { Err(DataError::Medium) }
-    }
-
-    /// Asks nodes until they reply, or once.
-    async fn call(
-        &self,
-        nodes: impl Iterator<Item = Peer>,
-        call: Call,
-        waits: bool,
-    ) -> Result<Vec<Reply>, DataError> {
-        let mut bytes = Vec::new();
-        call.encode(&mut bytes);
-        let (flushes, call) = (call == Call::Flush, &bytes);
-        let each = nodes.map(|peer| async move {
-            let mut pause = PAUSE;
-            loop {
-                self.may_ask()?;
-                let when = self.unsynced.now();
-                match self.net.call(peer, call.clone()).await {
-                    Ok(reply) => {
-                        let reply = Reply::decode(&reply).map_err(|_| DataError::Medium)?;
-                        if let (true, Reply::Number(boot)) = (flushes, &reply) {
-                            self.unsynced.flushed(peer, when, *boot);
-                        }
-                        return Ok(reply);
-                    }
-                    Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
-                    Err(_) => self.places.is_silent(peer, self.net.now()),
-                }
-                if !waits {
-                    return Err(DataError::Undecided);
-                }
-                self.pause(&mut pause).await;
-            }
-        });
-        try_join_abreast(ABREAST, each).await
-    }
-
-    /// A file goes on with these members: what others acknowledged of it they may never flush.
-    pub fn goes_on(&self, grant: &Grant) {
-        if has_copies(grant) {
-            self.unsynced.goes_on(grant.capability.object, &self.nodes(grant));
-        }
-    }
-
-    /// Nodes that may have acknowledged something of an object that they have not flushed.
-    pub(crate) fn unsynced(&self, object: u64) -> Vec<Peer> {
-        self.unsynced.of(object)
-    }
-
-    /// Everything that nodes have acknowledged becomes durable, unless it is lost. Of copies who
-    /// does not answer is not waited for: that is lost there.
-    ///
-    /// # Errors
-    /// As of [`Data::flush`].
-    pub async fn flush_all(&self) -> Result<(), DataError> {
-        let (alone, others) = self.unsynced.nodes();
-        self.flush(alone.into_iter()).await?;
-        for peer in others {
-            if self.call(std::iter::once(peer), Call::Flush, false).await.is_err() {
-                self.unsynced.is_away(peer);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether something of an object that was acknowledged is lost: a node lost power before it
-    /// was flushed. Said once.
-    pub fn take_lost(&self, object: u64) -> bool {
-        self.unsynced.take_lost(object)
-    }
-
-    /// The same, of all objects. What is said here is still said of each.
-    pub fn take_any_lost(&self) -> bool {
-        self.unsynced.take_any_lost()
-    }
-
-    /// An object is gone: nobody will ask what became of it.
-    pub fn forget(&self, object: u64) {
-        self.unsynced.forget(object);
     }
 
     /// Who answers for a write of a strip, the one that it is sent to first.

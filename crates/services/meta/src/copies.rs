@@ -37,10 +37,6 @@ use crate::nodes::{PATIENCE, QUICK};
 
 /// The epoch of all groups, as long as their members do not change.
 const EPOCH: u32 = 1;
-/// All objects of a node.
-const ALL: u64 = u64::MAX;
-/// Files that are looked at at a time.
-const FILES: usize = 1024;
 /// Strips that are given to members at a time.
 const ABREAST: usize = 16;
 const STRIP: u64 = STRIP_MIN as u64;
@@ -175,105 +171,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         all.into_iter().enumerate().filter(has_all).map(|(_, node)| node).collect()
     }
 
-    /// Asks all nodes for a sign of life, and whether they doubt what they have.
-    pub(crate) async fn look_for_signs(&self) {
-        let (placement, call) = (self.placement(), Call::Doubts { object: ALL });
-        let asked = placement
-            .all()
-            .iter()
-            .map(async |node| (node.node, self.ask(peer(node), &call, QUICK).await));
-        let answers = join_all(asked.collect()).await;
-        let now = self.net().now();
-        let mut chores = self.chores();
-        for (node, answer) in answers {
-            chores.answered(node, answer != Err(Errno::EIO), now);
-            chores
-                .doubts(node, if let Ok(Reply::Number(boot)) = answer { Some(boot) } else { None });
-        }
-    }
-
-    /// Members that were left out get what they lack. Nodes that lost power do, and trust what they
-    /// have.
-    pub(crate) async fn heal(&self) {
-        if let Err(errno) = self.fill_some().await {
-            tracing::debug!(%errno, "copies that lack something");
-        }
-        let doubting = self.chores().doubting();
-        for (node, boot) in doubting {
-            match self.end_doubts_of(node).await {
-                Ok(0) => {
-                    let trust = Call::Trust { object: ALL, boot };
-                    let trusts = self.ask_node(node, &trust).await;
-                    tracing::info!(node, ?trusts, "a node has all it may have lost");
-                }
-                left => tracing::debug!(node, ?left, "files that a node doubts"),
-            }
-        }
-    }
-
-    async fn fill_some(&self) -> Result<()> {
-        let mut after = Ino::ROOT;
-        loop {
-            let some = self.volume().lacking(after, FILES).await?;
-            let Some(last) = some.last() else { return Ok(()) };
-            after = *last;
-            for ino in some {
-                if !self.chores().is_due_again(ino, self.net().now()) {
-                    continue;
-                }
-                match self.refill(ino).await {
-                    Ok(true) => tracing::info!(%ino, "all copies of a file have all again"),
-                    // Somebody else was at it, or its members are still away.
-                    Ok(false) | Err(Errno::EAGAIN) => {}
-                    Err(errno) => {
-                        tracing::warn!(%ino, %errno, "a copy cannot be filled; tried again");
-                        self.chores().try_later(ino, self.net().now());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whether all members of a file have all of it.
-    async fn refill(&self, ino: Ino) -> Result<bool> {
-        let spread = self.volume().spread(ino).await?;
-        let back = self.who_is_back(&spread).await;
-        if back == 0 {
-            return Ok(spread.lacking == 0);
-        }
-        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
-        self.give_up(ino, None).await?;
-        let _mending = self.mends().exclusive(ino).await;
-        let spread = self.volume().spread(ino).await?;
-        let fills = back & spread.lacking;
-        let filled = Spread { lacking: spread.lacking & !fills, ..spread };
-        let fence = self.delegations().raise(ino)?;
-        let (_, filled) = self.make_equal(filled, fence, fills).await?;
-        let _change = self.changes().exclusive(ino).await;
-        if !self.delegations().is_last(ino, fence) {
-            return Err(Errno::EAGAIN);
-        }
-        self.volume().set_lacking(ino, filled.lacking).await?;
-        Ok(filled.lacking == 0)
-    }
-
-    /// Of those that lack something of a file, who answers.
-    async fn who_is_back(&self, spread: &Spread) -> u16 {
-        let all = self.placement().of(&spread.layout, spread.attr.ino.0);
-        let mut back = 0;
-        for (rank, member) in all.iter().enumerate().filter(|(r, _)| is_in(spread.lacking, *r)) {
-            if self.chores().is_away(member.node, self.net().now()) {
-                continue;
-            }
-            let call = Call::Doubts { object: spread.attr.ino.0 };
-            if self.ask(peer(member), &call, QUICK).await.is_ok() {
-                self.tell_keys(std::slice::from_ref(member)).await;
-                back |= 1 << rank;
-            }
-        }
-        back
-    }
-
     /// The first strip of a file that not all of these have the same version of.
     pub(crate) async fn differs(
         &self,
@@ -308,49 +205,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             next = known.and_then(|known| known.checked_add(1));
         }
         Ok(None)
-    }
-
-    /// How many files it must go on doubting for now.
-    async fn end_doubts_of(&self, node: u16) -> Result<u64> {
-        let (placement, mut left) = (self.placement(), 0);
-        for other in placement.all() {
-            let mut from = Some(0);
-            while let Some(first) = from {
-                let found = match self.ask_node(other.node, &Call::Objects { from: first }).await? {
-                    Reply::Objects(found) => found,
-                    _ => return Err(Errno::EPROTO),
-                };
-                from = found.last().and_then(|last| last.object.checked_add(1));
-                for object in found {
-                    left += u64::from(!self.ends_doubt(node, Ino(object.object)).await?);
-                }
-            }
-        }
-        Ok(left)
-    }
-
-    /// Whether a node need not doubt a file any more: it is taken from everybody for that.
-    async fn ends_doubt(&self, node: u16, ino: Ino) -> Result<bool> {
-        let spread = match self.volume().spread(ino).await {
-            // It is gone, or no file of bytes.
-            Err(Errno::ESTALE | Errno::EINVAL) => return Ok(true),
-            spread => spread?,
-        };
-        let members = self.nodes_of(&spread);
-        if !has_copies(&spread.layout) || members.iter().all(|member| member.node != node) {
-            return Ok(true);
-        }
-        if self.ask_node(node, &Call::Doubts { object: ino.0 }).await? == Reply::Done {
-            return Ok(true);
-        }
-        if self.waits_for_heir(ino, NOBODY) {
-            return Ok(false);
-        }
-        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
-        self.give_up(ino, None).await?;
-        let _mending = self.mends().exclusive(ino).await;
-        self.delegations().must_resolve(ino);
-        Ok(self.try_to_resolve(ino).await.is_ok())
     }
 
     /// Seals a file, as it is since the fence was raised, at its members; then all hold the same of
@@ -620,7 +474,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 }
 
 /// Whether a rank is among those.
-fn is_in(ranks: u16, rank: usize) -> bool {
+pub(crate) fn is_in(ranks: u16, rank: usize) -> bool {
     u32::try_from(rank).is_ok_and(|rank| ranks.checked_shr(rank).unwrap_or(0) & 1 == 1)
 }
 
@@ -637,6 +491,6 @@ fn claim_of(page: &[Claim], strip: u64) -> Claim {
     at.and_then(|at| page.get(at)).copied().unwrap_or(nothing)
 }
 
-fn peer(member: &Coordinate) -> Peer {
+pub(crate) fn peer(member: &Coordinate) -> Peer {
     Peer::Node(member.node)
 }

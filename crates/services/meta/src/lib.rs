@@ -29,6 +29,7 @@ mod copies;
 mod delegations;
 mod files;
 mod grants;
+mod heal;
 mod housekeeping;
 mod keys;
 mod lives;

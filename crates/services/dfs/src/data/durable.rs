@@ -1,0 +1,150 @@
+//! What nodes have answered becomes durable, or it is known that it is lost.
+
+use outboard_base::task::try_join_abreast;
+use outboard_flow::Net;
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::{Call, Grant, Reply};
+
+use super::{ABREAST, Data, DataError, PAUSE, has_copies};
+
+impl<N: Net> Data<N> {
+    /// What these nodes have answered becomes durable, unless it is lost: see
+    /// [`Data::take_lost`].
+    ///
+    /// # Errors
+    /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
+    /// us.
+    pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
+        let replies = self.call(nodes, Call::Flush, true).await?;
+        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
+        if all_done { Ok(()) } else { Err(DataError::Medium) }
+    }
+
+    /// Who have copies need not keep what was replaced by writes that all of them acknowledged
+    /// (R4): the flush after this gives it back.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub(crate) async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let sequence = self.versions.settled(object, fence);
+        if !has_copies(grant) || sequence == 0 {
+            return Ok(());
+        }
+        // Who refuses it keeps it longer.
+        let call = Call::Settle { capability: grant.capability, sequence };
+        self.call(self.nodes(grant).into_iter(), call, false).await.map(drop)
+    }
+
+    /// Whether some who have copies may have something that was not acknowledged.
+    pub(crate) fn is_undone(&self, grant: &Grant) -> bool {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        has_copies(grant) && self.versions.is_undone(object, fence)
+    }
+
+    /// Bytes that the nodes of a file can still take.
+    pub(super) async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
+        let nodes = self.nodes(grant).into_iter();
+        let spaces = self.call(nodes, Call::Space, !has_copies(grant)).await?;
+        let free = spaces.into_iter().map(|reply| match reply {
+            Reply::Space { free, .. } => Ok(free),
+            _ => Err(DataError::Medium),
+        });
+        if has_copies(grant) {
+            let each: Result<Vec<u64>, DataError> = free.collect();
+            return Ok(each?.into_iter().min().unwrap_or(0));
+        }
+        free.sum()
+    }
+
+    /// The same of a file; [`DataError::Undecided`] if one of several who have copies does not
+    /// answer.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
+        let nodes = self.nodes(grant).into_iter();
+        let replies = self.call(nodes, Call::Flush, !has_copies(grant)).await?;
+        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
+        if all_done { Ok(()) } else { Err(DataError::Medium) }
+    }
+
+    /// Asks nodes until they reply, or once.
+    pub(super) async fn call(
+        &self,
+        nodes: impl Iterator<Item = Peer>,
+        call: Call,
+        waits: bool,
+    ) -> Result<Vec<Reply>, DataError> {
+        let mut bytes = Vec::new();
+        call.encode(&mut bytes);
+        let (flushes, call) = (call == Call::Flush, &bytes);
+        let each = nodes.map(|peer| async move {
+            let mut pause = PAUSE;
+            loop {
+                self.may_ask()?;
+                let when = self.unsynced.now();
+                match self.net.call(peer, call.clone()).await {
+                    Ok(reply) => {
+                        let reply = Reply::decode(&reply).map_err(|_| DataError::Medium)?;
+                        if let (true, Reply::Number(boot)) = (flushes, &reply) {
+                            self.unsynced.flushed(peer, when, *boot);
+                        }
+                        return Ok(reply);
+                    }
+                    Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
+                    Err(_) => self.places.is_silent(peer, self.net.now()),
+                }
+                if !waits {
+                    return Err(DataError::Undecided);
+                }
+                self.pause(&mut pause).await;
+            }
+        });
+        try_join_abreast(ABREAST, each).await
+    }
+
+    /// A file goes on with these members: what others acknowledged of it they may never flush.
+    pub fn goes_on(&self, grant: &Grant) {
+        if has_copies(grant) {
+            self.unsynced.goes_on(grant.capability.object, &self.nodes(grant));
+        }
+    }
+
+    /// Nodes that may have acknowledged something of an object that they have not flushed.
+    pub(crate) fn unsynced(&self, object: u64) -> Vec<Peer> {
+        self.unsynced.of(object)
+    }
+
+    /// Everything that nodes have acknowledged becomes durable, unless it is lost. Of copies who
+    /// does not answer is not waited for: that is lost there.
+    ///
+    /// # Errors
+    /// As of [`Data::flush`].
+    pub async fn flush_all(&self) -> Result<(), DataError> {
+        let (alone, others) = self.unsynced.nodes();
+        self.flush(alone.into_iter()).await?;
+        for peer in others {
+            if self.call(std::iter::once(peer), Call::Flush, false).await.is_err() {
+                self.unsynced.is_away(peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something of an object that was acknowledged is lost: a node lost power before it
+    /// was flushed. Said once.
+    pub fn take_lost(&self, object: u64) -> bool {
+        self.unsynced.take_lost(object)
+    }
+
+    /// The same, of all objects. What is said here is still said of each.
+    pub fn take_any_lost(&self) -> bool {
+        self.unsynced.take_any_lost()
+    }
+
+    /// An object is gone: nobody will ask what became of it.
+    pub fn forget(&self, object: u64) {
+        self.unsynced.forget(object);
+    }
+}
