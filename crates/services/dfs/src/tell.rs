@@ -207,8 +207,8 @@ impl<N: Net> Inner<N> {
             }
         }
         // Files that were given away while a node was.
-        let others = self.data.flush_all().await;
-        outcome = outcome.and(others.map_err(|_| Errno::EIO));
+        let others = self.data.flush_all().await.map_err(|_| Errno::EIO);
+        outcome = outcome.and(others);
         if self.data.take_any_lost() { Err(Errno::EIO) } else { outcome }
     }
 }

@@ -266,15 +266,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 let grant = self.regrant(who, ino, fence).await?;
                 Ok(Reply::Grant(Box::new(grant)))
             }
-            Call::Undone { ino, fence } => {
-                self.undone(client, ino, fence).await.map(|()| Reply::Done)
-            }
-            Call::Publish { ino, fence, told } => {
-                self.publish(client, ino, fence, told).await.map(|()| Reply::Done)
-            }
-            Call::Tells { ino, fence, told } => {
-                self.tells(client, ino, fence, told).await.map(|()| Reply::Done)
-            }
             Call::Wrote { asker, request, count, fence, told } => {
                 let wrote = (fence, told, count);
                 self.wrote(who, &asker, &request, wrote).await.map(|()| Reply::Done)
@@ -282,12 +273,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::Answered { asker, request } => {
                 let count = self.answered(who, &asker, &request).await?;
                 count.map(|count| Reply::Number(u64::from(count))).ok_or(Errno::ENOENT)
-            }
-            Call::Holed { ino, fence } => {
-                self.holed(client, ino, fence).await.map(|()| Reply::Done)
-            }
-            Call::Release { ino, fence, told, keep } => {
-                self.release(client, ino, fence, told, keep).await.map(|()| Reply::Done)
             }
             Call::Strip { asker, ino } => self.strip(who, &asker, ino, wall).await,
             Call::MayWrite { asker, ino } => self.may_write(who, &asker, ino).await,
@@ -298,6 +283,28 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             Call::SetLayout { asker, ino, layout } => {
                 self.set_layout(who, &asker, ino, layout).await
+            }
+            call => self.answer_holder(client, call).await,
+        }
+    }
+
+    /// What who has a file says of it.
+    async fn answer_holder(&self, client: u64, call: Call) -> Result<Reply> {
+        match call {
+            Call::Publish { ino, fence, told } => {
+                self.publish(client, ino, fence, told).await.map(|()| Reply::Done)
+            }
+            Call::Tells { ino, fence, told } => {
+                self.tells(client, ino, fence, told).await.map(|()| Reply::Done)
+            }
+            Call::Holed { ino, fence } => {
+                self.holed(client, ino, fence).await.map(|()| Reply::Done)
+            }
+            Call::Undone { ino, fence } => {
+                self.undone(client, ino, fence).await.map(|()| Reply::Done)
+            }
+            Call::Release { ino, fence, told, keep } => {
+                self.release(client, ino, fence, told, keep).await.map(|()| Reply::Done)
             }
             _ => Err(Errno::ENOSYS),
         }

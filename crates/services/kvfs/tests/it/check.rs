@@ -203,8 +203,7 @@ fn plant(s: &Sample, what: What) {
         What::PurgeOfFile => s.list(Tag::Purge),
         What::BadEntry => s.kv().corrupt(&pair_key(Tag::Entry, s.dir, b"small")),
         What::EntryUnlisted => {
-            let cookie = s.cookie(s.dir, b"small");
-            s.delete(&pair_key(Tag::Listed, s.dir, &cookie.to_be_bytes()));
+            s.delete(&{ pair_key(Tag::Listed, s.dir, &s.cookie(s.dir, b"small").to_be_bytes()) })
         }
         What::ListedUnnamed => s.delete(&pair_key(Tag::Entry, s.dir, b"small")),
         What::WrongEntryCount => s.edit(s.dir, |dir| dir.entries += 1),
