@@ -1,5 +1,6 @@
 //! A cluster of a shared volume, started as a user starts it, with `outboard cluster`.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddrV4;
@@ -33,10 +34,13 @@ impl Cluster {
         Cluster::with(dir, nodes, flags)
     }
 
-    /// The same, with these flags.
+    /// The same, with these flags. Where `OUTBOARD_LAYOUT` says so, its files lie like that.
     pub fn with(dir: &Path, nodes: usize, flags: &[&str]) -> Result<Self> {
         let nodes = format!("--nodes={nodes}");
-        Self::up_with(dir, &[&[nodes.as_str(), "--port=0"], flags].concat())
+        let layout = env::var("OUTBOARD_LAYOUT").map(|layout| format!("--layout={layout}"));
+        let layout = layout.as_deref().ok();
+        let own: Vec<&str> = [nodes.as_str(), "--port=0"].into_iter().chain(layout).collect();
+        Self::up_with(dir, &[&own, flags].concat())
     }
 
     /// Starts one in `dir`, with these flags of `outboard cluster up`.

@@ -137,7 +137,11 @@ fn run(options: &Options) -> Result<()> {
     for cache in &options.caches {
         for (case, body) in CASES {
             // Only a DPU side has a cache.
-            if !options.wants(case) || (case == "clients" && cache != "none") {
+            let is_again = options.caches.first().is_some_and(|first| first != cache);
+            if !options.wants(case)
+                || (case == "clients" && cache != "none")
+                || (case == "copies" && is_again)
+            {
                 continue;
             }
             let place = options.base.join(format!("{case}-{cache}"));
@@ -450,7 +454,7 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
         println!("  {victim:<8?} seed {seed}  {answered:>7} answered  {seconds:>5.1} s");
     }
     volume.stop()?;
-    cluster.check()?;
+    filled(&cluster)?;
     cluster.down()
 }
 

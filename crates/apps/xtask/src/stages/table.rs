@@ -495,6 +495,38 @@ pub(super) const LONG: &[Stage] = &[
         ]),
     ),
     piece(
+        "shared-copies",
+        "the suites and programs on a shared volume with two copies of each file",
+        Action::Command(&[
+            "env",
+            "OUTBOARD_STORE=shared",
+            "OUTBOARD_LAYOUT=strategy=ring,k=2",
+            "target/test-fast/programs",
+            "--size=small",
+            "--only=append",
+            "--only=conformance",
+            "--only=fio",
+            "--only=fsx",
+            "--only=locks",
+            "--only=mapped",
+            "--only=pjdfstest",
+            "--only=sparse",
+            "--only=sqlite",
+            "--only=tar",
+        ]),
+    ),
+    piece(
+        "shared-copies-killed",
+        "kill -9 of a part of a cluster whose files have two copies, of a DPU side or a mount of it",
+        Action::Command(&[
+            "env",
+            "OUTBOARD_LAYOUT=strategy=tree,k=2",
+            "target/test-fast/shared",
+            "--only=killed",
+            "--rounds=30",
+        ]),
+    ),
+    piece(
         "shared-host",
         "the suites where the client of a shared volume is the mount's process",
         Action::Command(&[
