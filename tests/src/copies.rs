@@ -167,6 +167,19 @@ impl Drop for Away {
     }
 }
 
+/// What a check finds once no copy lacks anything, or after a minute.
+///
+/// # Errors
+/// What it finds then.
+pub fn mended(mut check: impl FnMut() -> Result<()>) -> Result<()> {
+    let mut last = Ok(());
+    wait_until(FILLED, || {
+        last = check();
+        !matches!(&last, Err(found) if found.contains("are to be filled"))
+    });
+    last
+}
+
 /// All copies have all again: the check finds nothing.
 ///
 /// # Errors

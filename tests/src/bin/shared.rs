@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use outboard_base::Rng;
 use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
-use outboard_tests::copies::{Away, Writer, filled, holds, spread};
+use outboard_tests::copies::{Away, Writer, filled, holds, mended, spread};
 use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
@@ -546,6 +546,6 @@ fn kill_one(
         context(volume.start(), || "starting after the kill".to_owned())?;
     }
     workers.iter_mut().try_for_each(Worker::verify)?;
-    volume.check()?;
+    mended(|| volume.check())?;
     Ok(workers)
 }

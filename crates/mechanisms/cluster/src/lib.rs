@@ -14,8 +14,8 @@
 //!
 //! The rules, R1 to R9, stand in `docs/internals/shared.md`; comments name them. The tests are a
 //! world that loses, doubles and delays messages, stops and kills whoever it likes, and judges what
-//! was answered. The store of a node is held against [`Strip`] in its tests; who resolves, fills
-//! and keeps groups is not built yet.
+//! was answered. The store of a node is held against [`Strip`] in its tests, and the metadata
+//! server decides by [`verdict()`]; groups with epochs nobody keeps yet.
 //!
 //! [`coordinator`] is the port through which parts agree on which of them there are.
 

@@ -324,7 +324,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let call = Call::Seal { object: ino.0, fence };
         let asked = ranks.filter_map(|rank| Some((rank, *all.get(rank)?)));
         let asked = asked.map(async |(rank, member)| {
-            (rank, member, self.ask(peer(&member), &call, QUICK).await)
+            (rank, member, self.ask_for(peer(&member), &call, QUICK).await)
         });
         let (mut members, mut filled, mut away) = (Vec::new(), Vec::new(), 0);
         for (rank, member, answer) in join_all(asked.collect()).await {

@@ -19,6 +19,8 @@ use crate::Meta;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long it is given to take keys, or to say what room it has.
 pub(crate) const QUICK: Duration = Duration::from_secs(1);
+/// How long it is before somebody is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
 /// By how much clocks of nodes may differ from the server's.
 const CLOCKS: Duration = Duration::from_secs(60);
 
@@ -33,6 +35,24 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Reply::Failed(errno) => Err(errno),
             reply => Ok(reply),
         }
+    }
+
+    /// The same, asked again as long as there is time: a node that is started again is back soon.
+    pub(crate) async fn ask_for(
+        &self,
+        peer: Peer,
+        call: &Call,
+        patience: Duration,
+    ) -> Result<Reply> {
+        let asked = async {
+            loop {
+                match self.ask(peer, call, patience).await {
+                    Err(Errno::EIO) => self.net().sleep(AGAIN).await,
+                    answer => return answer,
+                }
+            }
+        };
+        self.within(patience, asked).await.unwrap_or(Err(Errno::EIO))
     }
 
     /// The outcome of work, if it ends in time; else it is dropped.
