@@ -121,7 +121,7 @@ const CACHED: Way = Way {
     tells: false,
 };
 const HARSH: Way = Way { harsh: true, ..CACHED };
-const COPIED: Way = Way { cached: None, copies: Some(Strategy::Ring), ..CACHED };
+const COPIED: Way = Way { cached: None, copies: Some(Strategy::Ring), ..HARSH };
 
 macro_rules! canaries {
     ($($name:ident: $planted:expr, $way:expr, from $seed:literal,)*) => {
@@ -139,7 +139,7 @@ canaries! {
     nodes_that_do_not_flush: Planted::Flush, Way::default(), from 2,
     nodes_that_do_not_say_what_they_lost: Planted::Boot, Way::default(), from 2,
     nodes_that_take_what_comes_again: Planted::Below(Fault::Order), Way::default(), from 44,
-    nodes_that_trust_what_they_lost: Planted::Below(Fault::Trusting), COPIED, from 14,
+    nodes_that_trust_what_they_lost: Planted::Below(Fault::Trusting), COPIED, from 90,
     a_recall_that_waits_for_nobody: Planted::Below(Fault::Recall), CACHED, from 1,
     a_file_that_is_not_marked: Planted::Below(Fault::Mark), HARSH, from 13,
 }
