@@ -20,7 +20,7 @@ use crate::{Result, context, program};
 
 /// Bytes of a record, and records of the file.
 const LEN: usize = 8192;
-const RECORDS: u64 = 512;
+const RECORDS: usize = 512;
 /// How long copies may take to have all again.
 const FILLED: Duration = Duration::from_secs(60);
 
@@ -66,9 +66,9 @@ impl Writer {
         let (stops, counts, times) =
             (Arc::clone(&stop), Arc::clone(&answered), Arc::clone(&longest));
         let work = move || {
-            let (mut written, mut rng) = (vec![0; RECORDS as usize], Rng::new(seed));
+            let (mut written, mut rng) = (vec![0; RECORDS], Rng::new(seed));
             while !stops.load(Ordering::Acquire) {
-                let number = rng.below(RECORDS);
+                let number = rng.below(RECORDS as u64);
                 let write = counts.load(Ordering::Relaxed) + 1;
                 let begun = Instant::now();
                 let wrote = file.write_all_at(&record(number, write), number * LEN as u64);
