@@ -467,7 +467,7 @@ fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
     let cluster = Cluster::up(&place.join("cluster"), 3, false)?;
     let mut volume = host(&cluster, place, "host", cache)?;
     let dir = volume.mountpoint().to_owned();
-    spread(&dir, if options.seed % 2 == 0 { "ring" } else { "tree" }, 3)?;
+    spread(&dir, if options.seed.is_multiple_of(2) { "ring" } else { "tree" }, 3)?;
     let path = dir.join("file");
     let writer = Writer::begin(&path, options.seed)?;
     writer.goes_on(STALL, "all nodes are there")?;
