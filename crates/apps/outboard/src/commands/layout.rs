@@ -28,6 +28,9 @@ pub(crate) fn layout(path: &Path, set: Option<&str>) -> Result<ExitCode, Failure
                     "the layout of {at} cannot be set: {error}; it can of a directory of yours, or \
                      of a file that is empty"
                 ),
+                Errno::OPNOTSUPP if text.contains("parity") => {
+                    format!("--set {text} cannot be: nodes do not compute parities yet")
+                }
                 error => not_shared(path, error),
             })
         })?;

@@ -226,6 +226,8 @@ fn what_goes_on_under_another_fence_is_meant_by_those_before() {
     let seal = table.raise_for(file, 1, first.fence).unwrap();
     let next = table.go_on(file, 1).unwrap();
     assert!(first.fence < seal && seal < next.fence);
+    // Who decides under a seal finds out that it is over.
+    assert!(table.is_last(file, next.fence) && !table.is_last(file, seal));
     for (fence, is_its) in [(-1, false), (0, true), (1, true), (2, true), (3, false)] {
         let fence = first.fence.checked_add_signed(fence).unwrap();
         assert_eq!(table.writes(file, 1, fence), is_its, "{fence}");
