@@ -1,5 +1,5 @@
-//! Copies that come to have all again: of members that were left out and are back, and of nodes that
-//! lost power and doubt what they have.
+//! Copies that come to have all again: of members that were left out and are back, and of nodes
+//! that lost power and doubt what they have.
 
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result};
