@@ -46,6 +46,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SAME: Duration = Duration::from_secs(2);
 /// So long a DPU side has to say who else uses it, before it is killed.
 const AT_ONCE_LIMIT: Duration = Duration::from_secs(1);
+/// So long a DPU side has to say what it does, beside hearing of signals: one that stands still
+/// must not hold up who is told to end.
+const ASIDE_LIMIT: Duration = Duration::from_millis(100);
 /// How often it is looked at the beginning and at the end whether there is a DPU side.
 const LOOK: Duration = Duration::from_millis(20);
 /// How far the kernel reads ahead in a volume whose data lies in a pool: four requests of the
@@ -516,7 +519,8 @@ fn stay(
     loop {
         // A client in this process is looked after each time.
         if process.as_deref().is_some_and(DpuProcess::is_apart) && !followed {
-            followed = dpu.status().is_ok_and(|status| watch.follow(status.dpu_pid).is_ok());
+            let status = dpu.status_within(ASIDE_LIMIT);
+            followed = status.is_ok_and(|status| watch.follow(status.dpu_pid).is_ok());
         }
         let waits = process.as_deref().is_some_and(|process| !process.serves());
         match watch.next(if waits { LOOK } else { Duration::from_secs(1) })? {
@@ -532,7 +536,7 @@ fn stay(
                 }
                 // Nobody is asked for what nobody reads: it would wake both sides.
                 if let Some(line) = &mut line
-                    && let Ok(status) = dpu.status()
+                    && let Ok(status) = dpu.status_within(ASIDE_LIMIT)
                 {
                     line.print(&status);
                 }
