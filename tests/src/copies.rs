@@ -22,7 +22,7 @@ use crate::{Result, context, program};
 const LEN: usize = 8192;
 const RECORDS: usize = 512;
 /// How long copies may take to have all again.
-const FILLED: Duration = Duration::from_secs(60);
+const FILLED: Duration = Duration::from_secs(120);
 
 /// Files made in this directory from now on have so many copies.
 ///
@@ -167,7 +167,7 @@ impl Drop for Away {
     }
 }
 
-/// What a check finds once no copy lacks anything, or after a minute.
+/// What a check finds once no copy lacks anything, or after two minutes.
 ///
 /// # Errors
 /// What it finds then.
@@ -183,7 +183,7 @@ pub fn mended(mut check: impl FnMut() -> Result<()>) -> Result<()> {
 /// All copies have all again: the check finds nothing.
 ///
 /// # Errors
-/// What it finds, after a minute.
+/// What it finds, after two minutes.
 pub fn filled(cluster: &Cluster) -> Result<()> {
     let mut last = Ok(());
     wait_until(FILLED, || {

@@ -460,7 +460,7 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
 
 /// How long a write may take while a node that has a copy is away: it is noticed, and the file goes
 /// on without it.
-const STALL: Duration = Duration::from_secs(12);
+const STALL: Duration = Duration::from_secs(30);
 
 /// Nodes that have copies are stopped and killed under a writer.
 fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
