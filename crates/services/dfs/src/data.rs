@@ -138,14 +138,18 @@ impl<N: Net> Data<N> {
         bytes: &[u8],
     ) -> Result<(), DataError> {
         let object = grant.capability.object;
-        let holders = self.writes_to(grant, piece.strip)?;
-        let first = *holders.first().ok_or(DataError::Refused(Reason::Invalid))?;
-        self.can_remember(&holders).await?;
+        // Of one copy there is nobody behind the first.
+        let behind: Vec<Peer> = match has_copies(grant) {
+            true => self.nodes(grant).into_iter().skip(1).collect(),
+            false => Vec::new(),
+        };
+        let first = self.writes_to(grant, piece.strip)?;
+        self.can_remember(first, &behind).await?;
         let strips = piece.strip..piece.strip + 1;
         let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
         let begun = self.versions.begin_write(object, grant.capability.fence, piece.strip)?;
         // As they are now: those behind the first do not say.
-        let boots: Vec<_> = holders.iter().map(|peer| self.unsynced.boot(*peer)).collect();
+        let boots: Vec<_> = behind.iter().map(|peer| self.unsynced.boot(*peer)).collect();
         let members = if has_copies(grant) { &grant.nodes[..] } else { &[] };
         let write = WriteHead {
             strategy: grant.capability.strategy,
@@ -166,9 +170,10 @@ impl<N: Net> Data<N> {
         };
         let heads = heads(grant, write.bytes, begun.settled, Target::Write(write));
         let (answer, _) = self.ask(first, &heads, bytes).await?;
-        for (peer, boot) in holders.iter().zip(boots) {
-            let boot = if *peer == first { answer.boot } else { boot.unwrap_or_default() };
-            self.unsynced.wrote(*peer, object, boot, holders.len());
+        let copies = 1 + behind.len();
+        self.unsynced.wrote(first, object, answer.boot, copies);
+        for (peer, boot) in behind.iter().zip(boots) {
+            self.unsynced.wrote(*peer, object, boot.unwrap_or_default(), copies);
         }
         begun.done();
         self.takes(grant, first, &answer, false);
@@ -177,13 +182,19 @@ impl<N: Net> Data<N> {
 
     /// What is written to these from now on is remembered until they have flushed it: who must be
     /// flushed before is. Of several the boots must be known, as one answers for all.
-    async fn can_remember(&self, holders: &[Peer]) -> Result<(), DataError> {
-        let several = holders.len() > 1;
-        let must = |peer: &&Peer| {
-            self.unsynced.is_crowded(**peer) || (several && self.unsynced.boot(**peer).is_none())
-        };
-        let flushed = holders.iter().filter(must).copied();
-        self.call(flushed, Call::Flush, !several).await.map(drop)
+    async fn can_remember(&self, first: Peer, behind: &[Peer]) -> Result<(), DataError> {
+        if behind.is_empty() {
+            let must = self.unsynced.is_crowded(first);
+            return if must { self.flush(std::iter::once(first)).await } else { Ok(()) };
+        }
+        let must =
+            |peer: &Peer| self.unsynced.is_crowded(*peer) || self.unsynced.boot(*peer).is_none();
+        let flushed: Vec<Peer> =
+            std::iter::once(first).chain(behind.iter().copied()).filter(must).collect();
+        if flushed.is_empty() {
+            return Ok(());
+        }
+        self.call(flushed.into_iter(), Call::Flush, false).await.map(drop)
     }
 
     /// Reads `len` bytes at `at`; what was never written is zero.
@@ -301,12 +312,9 @@ impl<N: Net> Data<N> {
         Ok(())
     }
 
-    /// Who answers for a write of a strip, the one that it is sent to first.
-    fn writes_to(&self, grant: &Grant, strip: u64) -> Result<Vec<Peer>, DataError> {
-        match has_copies(grant) {
-            true => Ok(self.nodes(grant)),
-            false => Ok(vec![self.node(grant, strip)?]),
-        }
+    /// Whom a write of a strip is sent to.
+    fn writes_to(&self, grant: &Grant, strip: u64) -> Result<Peer, DataError> {
+        self.node(grant, if has_copies(grant) { 0 } else { strip })
     }
 
     /// The node that a strip lies on, or one of those that have it; known from now on.

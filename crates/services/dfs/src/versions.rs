@@ -67,12 +67,7 @@ impl Versions {
         fence: u64,
         strip: u64,
     ) -> Result<Begun<'_>, DataError> {
-        let mut begun = self.begin(object, fence, strip..strip + 1)?;
-        let state = self.state();
-        let known = state.objects.get(&object).and_then(|known| known.strips.get(&strip));
-        (begun.is_write, begun.previous) = (true, known.copied().unwrap_or(0));
-        drop(state);
-        Ok(begun)
+        self.begin_as(object, fence, strip..strip + 1, true)
     }
 
     /// The same for something else, of strips that nobody remembers the last write of after it: of
@@ -82,6 +77,16 @@ impl Versions {
         object: u64,
         fence: u64,
         strips: Range<u64>,
+    ) -> Result<Begun<'_>, DataError> {
+        self.begin_as(object, fence, strips, false)
+    }
+
+    fn begin_as(
+        &self,
+        object: u64,
+        fence: u64,
+        strips: Range<u64>,
+        is_write: bool,
     ) -> Result<Begun<'_>, DataError> {
         let mut state = self.state();
         state.clock += 1;
@@ -102,11 +107,13 @@ impl Versions {
         known.peak = known.peak.max(known.last);
         let sequence = known.last;
         known.open.insert(sequence);
+        let last = known.strips.get(&strips.start).copied().filter(|_| is_write);
+        let previous = last.unwrap_or(0);
         if state.objects.len() > OBJECTS {
             state.forget_oldest();
         }
         drop(state);
-        let (versions, previous, is_write, is_done) = (self, 0, false, false);
+        let (versions, is_done) = (self, false);
         Ok(Begun {
             versions,
             object,

@@ -73,9 +73,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let objects = self.objects_at(node.node, from).await?;
             let Some(last) = objects.last() else { return Ok(()) };
             let next = last.object.checked_add(1);
-            if objects.iter().any(|object| object.object < from) {
-                return Err(Errno::EPROTO);
-            }
             let to_purge = self.to_purge().await?;
             for object in objects.iter().filter(|object| !is_mark(object)) {
                 counts.objects += 1;
@@ -152,9 +149,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             .then(|| format!("ends at {end}, behind its file's end, {size}")))
     }
 
-    async fn objects_at(&self, node: u16, from: u64) -> Result<Vec<Object>> {
+    /// What a node has from a number on, some of it; a node that goes back is not believed.
+    pub(crate) async fn objects_at(&self, node: u16, from: u64) -> Result<Vec<Object>> {
         match self.ask_node(node, &Call::Objects { from }).await? {
-            Reply::Objects(objects) => Ok(objects),
+            Reply::Objects(objects) if objects.iter().all(|object| object.object >= from) => {
+                Ok(objects)
+            }
             _ => Err(Errno::EPROTO),
         }
     }

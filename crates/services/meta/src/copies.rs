@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_base::task::{join_all, try_join_abreast};
 use outboard_base::{Errno, Ino, Result};
 use outboard_cluster::{Answer, Entry, Role, verdict};
@@ -40,6 +41,8 @@ const EPOCH: u32 = 1;
 /// Strips that are given to members at a time.
 const ABREAST: usize = 16;
 const STRIP: u64 = STRIP_MIN as u64;
+/// No file has more: who claims to is not asked for ever.
+const STRIPS_MAX: u64 = FILE_SIZE_MAX.div_ceil(STRIP);
 
 /// Whether a file lies whole on each of its nodes.
 pub(crate) fn has_copies(layout: &Layout) -> bool {
@@ -397,7 +400,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let call = Call::Claims { object, epoch: EPOCH, from };
         let asked = members.iter().map(|member| self.ask_node(member.node, &call));
         let answers = join_all(asked.collect()).await.into_iter().map(|answer| match answer? {
-            Reply::Claims(claims) if claims.first().is_none_or(|one| one.strip >= from) => {
+            Reply::Claims(claims)
+                if claims.first().is_none_or(|one| one.strip >= from)
+                    && claims.last().is_none_or(|one| one.strip < STRIPS_MAX) =>
+            {
                 Ok(claims)
             }
             _ => Err(Errno::EPROTO),

@@ -125,10 +125,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         for other in placement.all() {
             let mut from = Some(0);
             while let Some(first) = from {
-                let found = match self.ask_node(other.node, &Call::Objects { from: first }).await? {
-                    Reply::Objects(found) => found,
-                    _ => return Err(Errno::EPROTO),
-                };
+                let found = self.objects_at(other.node, first).await?;
                 from = found.last().and_then(|last| last.object.checked_add(1));
                 for object in found {
                     left += u64::from(!self.ends_doubt(node, Ino(object.object)).await?);
@@ -155,7 +152,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.waits_for_heir(ino, NOBODY) {
             return Ok(false);
         }
-        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
+        // One that cannot be had now does not keep the node from others.
+        let Ok(_turn) = self.cleared(ino, NOBODY, Mode::Write).await else { return Ok(false) };
         self.give_up(ino, None).await?;
         let _mending = self.mends().exclusive(ino).await;
         self.delegations().must_resolve(ino);

@@ -15,7 +15,15 @@ impl<N: Net> Data<N> {
     /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
-        let replies = self.call(nodes, Call::Flush, true).await?;
+        self.flush_or_give_up(nodes, true).await
+    }
+
+    async fn flush_or_give_up(
+        &self,
+        nodes: impl Iterator<Item = Peer>,
+        waits: bool,
+    ) -> Result<(), DataError> {
+        let replies = self.call(nodes, Call::Flush, waits).await?;
         let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
@@ -57,16 +65,14 @@ impl<N: Net> Data<N> {
         free.sum()
     }
 
-    /// The same of a file; [`DataError::Undecided`] if one of several who have copies does not
+    /// What the nodes of a file have answered becomes durable; [`DataError::Undecided`] if one of
+    /// several who have copies does not
     /// answer.
     ///
     /// # Errors
     /// [`DataError`].
     pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
-        let nodes = self.nodes(grant).into_iter();
-        let replies = self.call(nodes, Call::Flush, !has_copies(grant)).await?;
-        let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
-        if all_done { Ok(()) } else { Err(DataError::Medium) }
+        self.flush_or_give_up(self.nodes(grant).into_iter(), !has_copies(grant)).await
     }
 
     /// Asks nodes until they reply, or once.

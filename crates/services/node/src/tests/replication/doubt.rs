@@ -105,20 +105,29 @@ fn reads(world: &mut World, fence: u64, strategy: Strategy) -> [Result<u8, Reaso
     })
 }
 
+fn write(strategy: Strategy, version: (u64, u32), byte: u8) -> Ask {
+    spread(Ask::write(1, version, 0, vec![byte; 60_000]), strategy, &NODES)
+}
+
+/// Three members with a write that all have flushed, and one over it that none has.
+fn written(seed: u64, strategy: Strategy) -> World {
+    let mut world = World::plain(seed, 3, 0);
+    assert_eq!(world.write(&NODES, &write(strategy, (5, 1), 1)), (0, Ok(())));
+    for node in NODES {
+        ask_member(&world, node, Call::Flush);
+    }
+    let second = settled(write(strategy, (5, 2), 2), 1);
+    assert_eq!(world.write(&NODES, &second), (0, Ok(())));
+    world
+}
+
 /// The write that a member lost is there, though it was never flushed; it stays what all have.
 #[test]
 fn what_one_member_lost_comes_from_the_others() {
     for (strategy, lost) in STRATEGIES.into_iter().flat_map(|one| [(one, 1), (one, 2), (one, 3)]) {
-        let mut world = World::plain(7, 3, 0);
-        let write =
-            |version, byte| spread(Ask::write(1, version, 0, vec![byte; 60_000]), strategy, &NODES);
-        assert_eq!(world.write(&NODES, &write((5, 1), 1)), (0, Ok(())));
-        for node in NODES {
-            ask_member(&world, node, Call::Flush);
-        }
-        assert_eq!(world.write(&NODES, &settled(write((5, 2), 2), 1)), (0, Ok(())));
+        let mut world = written(7, strategy);
         power_fails(&mut world, &[lost]);
-        let next = settled(write((5, 3), 3), 2);
+        let next = settled(write(strategy, (5, 3), 3), 2);
         let said = ask(&mut world, 1, &next).0;
         let rank = u8::try_from(lost - 1).unwrap();
         assert_eq!((said.rank, said.outcome), (rank, Err(Reason::Filling)), "{strategy:?}");
@@ -130,7 +139,7 @@ fn what_one_member_lost_comes_from_the_others() {
         let all = reads(&mut world, 7, strategy);
         assert!(all == [Ok(2); 3] || all == [Ok(3); 3], "{strategy:?} {lost}: {all:?}");
         assert_eq!(ask(&mut world, 1, &next).0.outcome, Err(Reason::Fence), "late");
-        let again = write((7, 1), 4);
+        let again = write(strategy, (7, 1), 4);
         assert_eq!(ask(&mut world, 1, &again).0.outcome, Ok(()));
         assert_eq!(reads(&mut world, 7, strategy), [Ok(4); 3]);
         assert_eq!(world.figures("doubts").iter().sum::<u64>(), 1, "of other objects");
@@ -144,14 +153,7 @@ fn what_one_member_lost_comes_from_the_others() {
 #[test]
 fn what_was_flushed_is_there_when_all_lost_power() {
     for strategy in STRATEGIES {
-        let mut world = World::plain(8, 3, 0);
-        let write =
-            |version, byte| spread(Ask::write(1, version, 0, vec![byte; 60_000]), strategy, &NODES);
-        assert_eq!(world.write(&NODES, &write((5, 1), 1)), (0, Ok(())));
-        for node in NODES {
-            ask_member(&world, node, Call::Flush);
-        }
-        assert_eq!(world.write(&NODES, &settled(write((5, 2), 2), 1)), (0, Ok(())));
+        let mut world = written(8, strategy);
         power_fails(&mut world, &NODES);
         assert_eq!(reads(&mut world, 5, strategy), [Err(Reason::Filling); 3]);
         assert_eq!(resolve(&mut world, strategy, 6), call::Version { fence: 5, sequence: 1 });
