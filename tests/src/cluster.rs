@@ -118,6 +118,16 @@ impl Cluster {
         Ok(self.store()?.replace(&own, &format!("key={}", key.display())))
     }
 
+    /// What a part says of itself, whether others answer or not.
+    pub fn part(&self, part: &str) -> Result<Value> {
+        let ended = self.command("status", &["--json".as_ref()])?;
+        // What it complains of comes behind.
+        let json = ended.output.find('{').map_or("", |at| &ended.output[at..]);
+        let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
+        let said = values.next().and_then(std::result::Result::ok).unwrap_or_default();
+        Ok(said["parts"][part]["part"].clone())
+    }
+
     /// The process of a part, and where it is.
     pub fn address(&self, part: &str) -> Result<(u64, SocketAddrV4)> {
         let status = self.status()?;

@@ -29,8 +29,16 @@ const FILLED: Duration = Duration::from_secs(120);
 /// # Errors
 /// What `outboard layout` says.
 pub fn spread(dir: &Path, strategy: &str, copies: usize) -> Result<()> {
+    lay_out(dir, &format!("strategy={strategy},k={copies}"))
+}
+
+/// Files made in this directory from now on lie so.
+///
+/// # Errors
+/// What `outboard layout` says.
+pub fn lay_out(dir: &Path, layout: &str) -> Result<()> {
     let mut command = Command::new(program()?);
-    command.arg("layout").arg(dir).arg("--set").arg(format!("strategy={strategy},k={copies}"));
+    command.arg("layout").arg(dir).arg("--set").arg(layout);
     let output = context(command.output(), || "outboard layout".to_owned())?;
     match output.status.success() {
         true => Ok(()),

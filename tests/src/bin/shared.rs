@@ -10,9 +10,10 @@
 //!   is done twice, and the check of metadata against nodes is clean. So is the coordinator; or,
 //!   with an ensemble in its place, one of its three servers, and its leader;
 //! - `copies`: files with three copies while a node is stopped, then two of three, and while nodes
-//!   are
-//!   killed: writes go on, what was answered is read from whoever is left, and in the end all have
-//!   all;
+//!   are killed: writes go on, what was answered is read from whoever is left, and in the end all
+//!   have all;
+//! - `nodes`: nodes come and go under writers, also while parts are killed, and one is away for so
+//!   long that its copies are made elsewhere;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
 //!   when asked for: it takes root, and most of a minute);
@@ -38,12 +39,13 @@ use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
 use outboard_tests::copies::{Away, Writer, filled, holds, mended, spread};
 use outboard_tests::crash::{Mode, Worker};
+use outboard_tests::nodes::{HEAL_AFTER, come_and_go};
 use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|copies|revoked|cut|stopped]... [--cache=none|hybrid]...
+shared [--only=hosts|clients|killed|copies|nodes|revoked|cut|stopped]... [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seed=N] [--ensemble=DIRECTORY]
        [--base=DIRECTORY]
 
@@ -105,7 +107,8 @@ impl Options {
             match (key, value) {
                 (
                     "--only",
-                    "hosts" | "clients" | "killed" | "copies" | "revoked" | "cut" | "stopped",
+                    "hosts" | "clients" | "killed" | "copies" | "nodes" | "revoked" | "cut"
+                    | "stopped",
                 ) => {
                     options.only.push(value.into());
                 }
@@ -140,7 +143,7 @@ fn run(options: &Options) -> Result<()> {
             let is_again = options.caches.first().is_some_and(|first| first != cache);
             if !options.wants(case)
                 || (case == "clients" && cache != "none")
-                || (case == "copies" && is_again)
+                || (is_again && ["copies", "nodes"].contains(&case))
             {
                 continue;
             }
@@ -156,11 +159,12 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 7] = [
+const CASES: [(&str, Case); 8] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
     ("copies", copies),
+    ("nodes", nodes),
     ("revoked", revoked),
     ("cut", cut),
     ("stopped", stopped),
@@ -492,6 +496,17 @@ fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
         holds(&path, &written).map_err(|error| format!("while {node} is stopped: {error}"))?;
     }
     cluster.wait()?;
+    volume.stop()?;
+    filled(&cluster)?;
+    cluster.down()
+}
+
+/// Nodes come and go under writers, and one is away for long.
+fn nodes(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::with(&place.join("cluster"), 3, &[HEAL_AFTER])?;
+    let mut volume = host(&cluster, place, "host", cache)?;
+    come_and_go(&cluster, &volume.mountpoint(), options.seed)
+        .map_err(|error| format!("{error}\n{}\n{}", volume.log_tail(), cluster.log_tail()))?;
     volume.stop()?;
     filled(&cluster)?;
     cluster.down()

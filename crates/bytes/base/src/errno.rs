@@ -66,6 +66,7 @@ errnos! {
     EUCLEAN = 117, "structure needs cleaning";
     EOPNOTSUPP = 95, "operation not supported";
     ENOTCONN = 107, "not connected";
+    EINPROGRESS = 115, "operation now in progress";
     ETIMEDOUT = 110, "timed out";
     ESTALE = 116, "stale file handle";
     EDQUOT = 122, "disk quota exceeded";

@@ -59,7 +59,7 @@ mod xattr;
 
 pub use options::{OpenError, Options};
 
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use outboard_base::task::{self, RangeLocks};
@@ -89,6 +89,8 @@ pub struct Kvfs<K, M> {
     spread: Option<Layout>,
     /// Most copies that a layout may ask for.
     copies_max: AtomicU8,
+    /// The map of nodes under which files are made.
+    map: AtomicU32,
     /// Which opening of the volume this is.
     opened: AtomicU64,
     /// Who changes a directory's entries or a file's data locks the inode. Directories first, by

@@ -21,6 +21,7 @@
 mod record;
 mod text;
 
+pub use record::LaidOut;
 pub use text::{layout_text, parse_layout};
 
 use record::Writing;
@@ -42,6 +43,14 @@ use crate::{Caller, Kvfs, VolumeEvent};
 
 /// Placement groups that files are dealt out to, by their numbers.
 pub const GROUPS: u64 = 64;
+/// Most maps of which nodes there are.
+pub const MAPS_MAX: u32 = 1 << 16;
+
+/// The placement group of a layout, and the map of the nodes that its file was made under.
+#[must_use]
+pub fn placed(layout: &Layout) -> (u32, u32) {
+    (layout.group % 64, layout.group / 64)
+}
 
 /// What a server has to know of a spread file before it gives a delegation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +59,8 @@ pub struct Spread {
     pub attr: Attr,
     /// How its bytes lie.
     pub layout: Layout,
+    /// On which nodes, in their order, once they were moved.
+    pub members: Vec<u16>,
     /// A write has to take set-id bits or capabilities away: [`Kvfs::strip`] before it.
     pub strips: bool,
     /// Somebody may be writing, or may have been when a server or a client died.
@@ -63,6 +74,15 @@ pub struct Spread {
     pub lacking: u16,
     /// It was cut to this size, and nobody has said that the nodes hold nothing behind.
     pub cut: Option<u64>,
+}
+
+impl Spread {
+    /// How and where its bytes lie.
+    #[must_use]
+    pub fn laid_out(&self) -> LaidOut {
+        let (ino, layout, members) = (self.attr.ino, self.layout, self.members.clone());
+        LaidOut { ino, layout, members, is_file: true }
+    }
 }
 
 /// What a request is answered that whoever serves the volume carries out at the nodes: put with its
@@ -122,16 +142,19 @@ fn judge(layout: &Layout, copies_max: u8) -> Result<()> {
     }
 }
 
-/// The layout for one file: its group is its own.
-fn of_file(layout: Layout, ino: Ino) -> Layout {
-    Layout { group: u32::try_from(ino.0 % GROUPS).unwrap_or(0), ..layout }
+/// The layout for one file, made under a map: its group is its own.
+fn of_file(layout: Layout, ino: Ino, map: u32) -> Layout {
+    let group = u32::try_from(ino.0 % GROUPS).unwrap_or(0);
+    Layout { group: map.saturating_mul(64).saturating_add(group), ..layout }
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
-    /// Files may lie on so many nodes, from now on: a layout cannot ask for more copies.
-    pub fn lies_on(&self, nodes: usize) {
+    /// Files may lie on so many nodes, by this map of them, from now on: a layout cannot ask for
+    /// more copies.
+    pub fn lies_on(&self, nodes: usize, map: u32) {
         let most = u8::try_from(nodes.clamp(1, FAN_MAX)).unwrap_or(1);
         self.copies_max.store(most, Ordering::Relaxed);
+        self.map.store(map, Ordering::Relaxed);
     }
 
     /// How the bytes of a file lie; of a directory, how those of files made in it will. `None`: not
@@ -155,7 +178,9 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             (FileKind::Directory, _) => inode.layout = dir.layout,
             (FileKind::Regular, Some(default)) => {
                 inode.data = DataKind::Spread;
-                inode.layout = Some(of_file(dir.layout.unwrap_or(default), inode.ino()));
+                let (layout, map) =
+                    (dir.layout.unwrap_or(default), self.map.load(Ordering::Relaxed));
+                inode.layout = Some(of_file(layout, inode.ino(), map));
             }
             _ => {}
         }
@@ -243,7 +268,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             return Err(Errno::EBUSY.into());
         }
         inode.data = DataKind::Spread;
-        inode.layout = Some(of_file(layout, inode.ino()));
+        inode.layout = Some(of_file(layout, inode.ino(), self.map.load(Ordering::Relaxed)));
+        inode.members.clear();
         Ok(())
     }
 
@@ -258,7 +284,8 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let Writing { cut, tells, writer } = record;
         let writer = Some(writer).filter(|writer| *writer != 0);
         let lacking = if inode.has(marks::LACKING) { self.lacking_of(ino).await? } else { 0 };
-        Ok(Spread { attr: inode.attr, layout, strips, writing, writer, tells, lacking, cut })
+        let Inode { attr, members, .. } = inode;
+        Ok(Spread { attr, layout, members, strips, writing, writer, tells, lacking, cut })
     }
 
     /// What was recorded for a request that is sent again ([`Record`]), whatever its flags say.

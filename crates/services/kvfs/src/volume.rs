@@ -1,7 +1,7 @@
 //! The volume's own life: made, opened, recovered, kept in order.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outboard_base::task::{self, RangeLocks};
@@ -91,6 +91,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             superblock,
             spread: options.spread,
             copies_max: AtomicU8::new(1),
+            map: AtomicU32::new(0),
             opened: AtomicU64::new(opened),
             range_locks: RangeLocks::default(),
             tree: task::Mutex::default(),

@@ -114,9 +114,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             Err(errno) => return Err(errno),
         };
-        let nodes = self.placement().of(&spread.layout, ino.0);
+        let nodes = self.placement().of(&spread.laid_out());
         if !nodes.iter().any(|other| other.node == node.node) {
-            return Ok(Some("does not lie here".to_owned()));
+            // What a file leaves behind goes once all files are moved.
+            let is_left = self.placement().is_moving();
+            return Ok((!is_left).then(|| "does not lie here".to_owned()));
         }
         let members = self.nodes_of(&spread);
         let is_first = members.first().is_some_and(|first| first.node == node.node);

@@ -40,7 +40,9 @@ use crate::nodes::{PATIENCE, QUICK};
 const EPOCH: u32 = 1;
 /// Strips that are given to members at a time.
 const ABREAST: usize = 16;
-const STRIP: u64 = STRIP_MIN as u64;
+/// Strips that are given to who is filled before others have the file in between.
+pub(crate) const SLICE: usize = 512;
+pub(crate) const STRIP: u64 = STRIP_MIN as u64;
 /// No file has more: who claims to is not asked for ever.
 const STRIPS_MAX: u64 = FILE_SIZE_MAX.div_ceil(STRIP);
 
@@ -63,6 +65,21 @@ struct Sealed {
     /// Of each whether it is filled.
     fills: Vec<bool>,
     fence: u64,
+}
+
+/// Who is given what it lacks, beside the members that have all.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Filled<'a> {
+    /// Members that lack something, by their ranks.
+    pub(crate) ranks: u16,
+    /// Nodes that are no members, and may have nothing.
+    pub(crate) joiners: &'a [Coordinate],
+}
+
+impl Filled<'_> {
+    fn is_nobody(&self) -> bool {
+        self.ranks == 0 && self.joiners.is_empty()
+    }
 }
 
 /// Of each member the boot in which it doubts what it has of a file, if it does.
@@ -141,7 +158,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             // knows.
             let seal = self.delegations().raise_for(ino, who.client, fence)?;
             let spread = self.volume().spread(ino).await?;
-            self.make_equal(spread, seal, 0).await?;
+            self.make_equal(spread, seal, Filled::default()).await?;
         }
         let _change = self.changes().exclusive(ino).await;
         let now = self.has_already(ino, who.client, held.mode);
@@ -169,7 +186,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// The nodes that a file lies on now: all that have nothing to be filled with.
     pub(crate) fn nodes_of(&self, spread: &Spread) -> Vec<Coordinate> {
-        let all = self.placement().of(&spread.layout, spread.attr.ino.0);
+        let all = self.placement().of(&spread.laid_out());
         let has_all = |(rank, _): &(usize, Coordinate)| !is_in(spread.lacking, *rank);
         all.into_iter().enumerate().filter(has_all).map(|(_, node)| node).collect()
     }
@@ -211,16 +228,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Seals a file, as it is since the fence was raised, at its members; then all hold the same of
-    /// it, also those of the ranks in `fills`, and what that is. Those that doubted it trust it.
-    /// Who does not answer is left out, if one that does not doubt stays.
+    /// it, also those that are filled, and what that is. Those that doubted it trust it. Who does
+    /// not answer is left out, if one that does not doubt stays.
     ///
     /// # Errors
-    /// `EAGAIN` if somebody else seals it meanwhile, `EIO` if too few answer.
+    /// `EAGAIN` if somebody else seals it meanwhile, `EIO` if too few answer, or one that is to
+    /// join; `EINPROGRESS` if those that are filled were given [`SLICE`] strips and lack more.
     pub(crate) async fn make_equal(
         &self,
         spread: Spread,
         fence: u64,
-        fills: u16,
+        fills: Filled<'_>,
     ) -> Result<(Vec<Object>, Spread)> {
         let equal = self.try_to_make_equal(spread, fence, fills).await;
         equal.map_err(|errno| if errno == Errno::ESTALE { Errno::EAGAIN } else { errno })
@@ -230,9 +248,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         &self,
         spread: Spread,
         fence: u64,
-        fills: u16,
+        fills: Filled<'_>,
     ) -> Result<(Vec<Object>, Spread)> {
         let sealed = self.seal_or_leave_out(spread, fence, fills).await?;
+        let mut room = if fills.is_nobody() { usize::MAX } else { SLICE };
         let (object, members) = (sealed.object(), &sealed.members);
         let (mut next, mut lacked) = (Some(0), BTreeSet::new());
         let mut doubting: Doubts = vec![None; members.len()];
@@ -245,7 +264,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             doubting = doubts;
             let known = known_to(&pages);
-            lacked.extend(self.decide_some(&sealed, (&pages, &doubting), known).await?);
+            let given = self.decide_some(&sealed, (&pages, &doubting), known, &mut room).await?;
+            lacked.extend(given);
             next = known.and_then(|known| known.checked_add(1));
         }
         let mut found = self.seal_at(members, object, fence).await?;
@@ -254,11 +274,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some(end) = end
             && found.iter().any(|object| object.end > end)
         {
-            let grant = self.grant_of(NOBODY, &sealed.spread, sealed.held()).await?;
+            let grant = self.grant_to_all(&sealed).await?;
             self.in_time(self.data().hole(&grant, end..u64::MAX)).await?;
             found = self.seal_at(members, object, fence).await?;
         }
-        if fills != 0 || doubting.iter().any(Option::is_some) {
+        if !fills.is_nobody() || doubting.iter().any(Option::is_some) {
             self.in_time(self.data().flush(members.iter().map(peer))).await?;
             self.trust(&sealed, &doubting).await?;
         }
@@ -272,7 +292,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if !has_copies(&spread.layout) {
             return Ok(());
         }
-        let all = self.placement().of(&spread.layout, ino.0);
+        let all = self.placement().of(&spread.laid_out());
         let now = self.net().now();
         let is_away = |node: &Coordinate| self.chores().is_away(node.node, now);
         let ranks = all.iter().enumerate().filter(|(rank, _)| !is_in(spread.lacking, *rank));
@@ -319,11 +339,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         &self,
         mut spread: Spread,
         fence: u64,
-        fills: u16,
+        fills: Filled<'_>,
     ) -> Result<Sealed> {
         let ino = spread.attr.ino;
-        let all = self.placement().of(&spread.layout, ino.0);
-        let ranks = (0..all.len()).filter(|rank| !is_in(spread.lacking, *rank));
+        let mut all = self.placement().of(&spread.laid_out());
+        let count = all.len();
+        all.extend(fills.joiners);
+        let ranks = (0..all.len()).filter(|rank| *rank >= count || !is_in(spread.lacking, *rank));
         let call = Call::Seal { object: ino.0, fence };
         let asked = ranks.filter_map(|rank| Some((rank, *all.get(rank)?)));
         let asked = asked.map(async |(rank, member)| {
@@ -336,8 +358,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Ok(Reply::Object(object)) if object.fence > fence => return Err(Errno::EAGAIN),
                 Ok(Reply::Object(_)) => {
                     members.push(member);
-                    filled.push(is_in(fills, rank));
+                    filled.push(rank >= count || is_in(fills.ranks, rank));
                 }
+                // It lacks nothing yet that anybody counts on.
+                Err(Errno::EIO) if rank >= count => return Err(Errno::EIO),
                 Err(Errno::EIO) => {
                     self.chores().answered(member.node, false, self.net().now());
                     away |= 1 << rank;
@@ -354,14 +378,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             spread.lacking |= away;
             // Who is being filled lacks until it has all.
-            self.leave_out(ino, (&members, away | fills), Some(fence)).await?;
+            self.leave_out(ino, (&members, away | fills.ranks), Some(fence)).await?;
         }
         self.tell_keys(&members).await;
         Ok(Sealed { spread, members, fills: filled, fence })
     }
 
+    /// Whoever decides writes to all that are sealed.
+    async fn grant_to_all(&self, sealed: &Sealed) -> Result<Grant> {
+        self.grant_at(NOBODY, &sealed.spread, sealed.held(), sealed.members.clone()).await
+    }
+
     /// Work at nodes, in the time that one is given for an answer.
-    async fn in_time<T>(
+    pub(crate) async fn in_time<T>(
         &self,
         work: impl Future<Output = std::result::Result<T, DataError>>,
     ) -> Result<T> {
@@ -412,12 +441,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Decides the strips that members have, up to one, and has that carried out; the ranks of
-    /// those that lacked something.
+    /// those that lacked something. There is room for so many strips that somebody lacks.
     async fn decide_some(
         &self,
         sealed: &Sealed,
         (pages, doubts): (&[Vec<Claim>], &Doubts),
         last: Option<u64>,
+        room: &mut usize,
     ) -> Result<BTreeSet<usize>> {
         // What lies behind a truncation that is to be carried out goes.
         let cut = sealed.spread.cut.map_or(u64::MAX, |cut| cut.div_ceil(STRIP));
@@ -448,8 +478,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         });
         join_all(asked.collect()).await.into_iter().collect::<Result<()>>()?;
+        let numbers: BTreeSet<u64> = lacking.iter().map(|(_, strip)| strip.number).collect();
+        let first_left = numbers.iter().nth(*room).copied();
+        lacking.retain(|(_, strip)| first_left.is_none_or(|left| strip.number < left));
+        *room = room.saturating_sub(numbers.len());
         if !lacking.is_empty() {
             self.give_strips(sealed, &lacking).await?;
+        }
+        if first_left.is_some() {
+            return Err(Errno::EINPROGRESS);
         }
         Ok(lacking.into_iter().map(|(rank, _)| rank).collect())
     }
@@ -458,7 +495,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// behind its end goes later. Nothing is taken away before: a hole would be a newer version.
     async fn give_strips(&self, sealed: &Sealed, lacking: &[(usize, Strip)]) -> Result<()> {
         let found = self.seal_at(&sealed.members, sealed.object(), sealed.fence).await?;
-        let grant = self.grant_of(NOBODY, &sealed.spread, sealed.held()).await?;
+        let grant = self.grant_to_all(sealed).await?;
         let strips: BTreeMap<u64, Strip> =
             lacking.iter().map(|(_, strip)| (strip.number, *strip)).collect();
         let (found, grant) = (&found, &grant);

@@ -17,11 +17,11 @@ use outboard_kv::Kv;
 use outboard_kvfs::spread::{Record, Spread};
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
-use outboard_wire::shared::{Capability, Coordinates, Peer, Rights};
+use outboard_wire::shared::{Capability, Coordinate, Coordinates, Peer, Rights};
 
 use crate::Meta;
 use crate::clients::Who;
-use crate::copies::{blocks_of, has_copies};
+use crate::copies::{Filled, blocks_of, has_copies};
 use crate::delegations::{Held, InTheWay};
 use crate::nodes::{PATIENCE, first_of};
 
@@ -139,11 +139,21 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     pub(crate) async fn grant_of(&self, client: u64, spread: &Spread, held: Held) -> Result<Grant> {
+        self.grant_at(client, spread, held, self.nodes_of(spread)).await
+    }
+
+    /// The same for a file on these nodes.
+    pub(crate) async fn grant_at(
+        &self,
+        client: u64,
+        spread: &Spread,
+        held: Held,
+        nodes: Vec<Coordinate>,
+    ) -> Result<Grant> {
         if self.keys().is_untold() {
             self.tell_all_keys().await;
         }
         let layout = spread.layout;
-        let nodes = self.nodes_of(spread);
         let (group, k) = match has_copies(&layout) {
             true => {
                 let group = Coordinates::new(&nodes).map_err(|_| Errno::EIO)?.group();
@@ -418,7 +428,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let fence = self.delegations().raise(ino)?;
         let spread = self.volume().spread(ino).await?;
         let (mut found, spread) = match has_copies(&spread.layout) {
-            true => self.make_equal(spread, fence, 0).await?,
+            true => self.make_equal(spread, fence, Filled::default()).await?,
             false => (self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?, spread),
         };
         // Nobody wrote after a cut that was not carried out, so the size is the volume's. So it is

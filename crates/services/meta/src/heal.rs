@@ -1,17 +1,21 @@
 //! Copies that come to have all again: of members that were left out and are back, and of nodes
 //! that lost power and doubt what they have.
 
+use std::time::Duration;
+
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::spread::Spread;
 use outboard_medium::Medium;
+use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::Meta;
-use crate::copies::{has_copies, is_in, peer};
+use crate::copies::{Filled, has_copies, is_in, peer};
 use crate::grants::NOBODY;
+use crate::moving::GIVE_WAY;
 use crate::nodes::QUICK;
 
 /// All objects of a node.
@@ -29,11 +33,61 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             .map(async |node| (node.node, self.ask(peer(node), &call, QUICK).await));
         let answers = join_all(asked.collect()).await;
         let now = self.net().now();
-        let mut chores = self.chores();
-        for (node, answer) in answers {
-            chores.answered(node, answer != Err(Errno::EIO), now);
-            chores
-                .doubts(node, if let Ok(Reply::Number(boot)) = answer { Some(boot) } else { None });
+        {
+            let mut chores = self.chores();
+            for (node, answer) in answers {
+                chores.answered(node, answer != Err(Errno::EIO), now);
+                let doubts = if let Ok(Reply::Number(boot)) = answer { Some(boot) } else { None };
+                chores.doubts(node, doubts);
+            }
+        }
+        if let Some(time) = self.options().heal_after
+            && let Err(errno) = self.heal_elsewhere(time).await
+        {
+            tracing::debug!(%errno, "nodes that are away for long");
+        }
+    }
+
+    /// Files with copies on a node that has been away for long get others elsewhere; once it is
+    /// back it has its share again.
+    async fn heal_elsewhere(&self, time: Duration) -> Result<()> {
+        let placement = self.placement();
+        let out: Vec<u16> = self.chores().out().iter().copied().collect();
+        for node in out {
+            let back = self.ask(Peer::Node(node), &Call::Doubts { object: ALL }, QUICK).await;
+            if let (Ok(_), Some(node)) = (back, placement.coordinate(node)) {
+                return self.place(&[node], &[], self.rate()).await.map(drop);
+            }
+        }
+        let away = self.chores().away_for(time, self.net().now());
+        for node in away {
+            if placement.current().contains(&node) && self.is_lacking(node).await? {
+                tracing::warn!(node, "a node has been away for long: files get copies elsewhere");
+                let said = self.place(&[], &[node], self.rate()).await?;
+                if !self.placement().current().contains(&node) {
+                    return self.takes_out(node).await;
+                }
+                tracing::warn!(node, said, "they cannot");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether files with copies are known to lack one at a node.
+    async fn is_lacking(&self, node: u16) -> Result<bool> {
+        let mut after = Ino::ROOT;
+        loop {
+            let some = self.volume().lacking(after, FILES).await?;
+            let Some(last) = some.last() else { return Ok(false) };
+            after = *last;
+            for ino in some {
+                let Ok(spread) = self.volume().spread(ino).await else { continue };
+                let all = self.placement().of(&spread.laid_out());
+                let mut all = all.iter().enumerate();
+                if all.any(|(rank, one)| one.node == node && is_in(spread.lacking, rank)) {
+                    return Ok(true);
+                }
+            }
         }
     }
 
@@ -66,7 +120,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 if !self.chores().is_due_again(ino, self.net().now()) {
                     continue;
                 }
-                match self.refill(ino).await {
+                match self.refill_all_of(ino).await {
                     Ok(true) => tracing::info!(%ino, "all copies of a file have all again"),
                     // Somebody else was at it, or its members are still away.
                     Ok(false) | Err(Errno::EAGAIN) => {}
@@ -79,32 +133,55 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// Whether all members of a file have all of it.
-    async fn refill(&self, ino: Ino) -> Result<bool> {
-        let spread = self.volume().spread(ino).await?;
-        let back = self.who_is_back(&spread).await;
-        if back == 0 {
-            return Ok(spread.lacking == 0);
+    /// The same, slice by slice.
+    async fn refill_all_of(&self, ino: Ino) -> Result<bool> {
+        loop {
+            match self.refill(ino).await {
+                Err(Errno::EINPROGRESS) => self.net().sleep(GIVE_WAY).await,
+                filled => return filled,
+            }
+        }
+    }
+
+    /// Whether all members of a file have all of it; those it is to lie on are given it, too.
+    ///
+    /// # Errors
+    /// `EINPROGRESS` if there is more to give; others may have the file first.
+    pub(crate) async fn refill(&self, ino: Ino) -> Result<bool> {
+        let (placement, before) = (self.placement(), self.volume().spread(ino).await?);
+        let back = self.who_is_back(&before).await;
+        let joiners = self.who_joins(&placement, &before).await;
+        if back == 0 && joiners.is_empty() {
+            return Ok(before.lacking == 0);
+        }
+        if self.waits_for_heir(ino, NOBODY) {
+            return Err(Errno::EAGAIN);
         }
         let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
         self.give_up(ino, None).await?;
         let _mending = self.mends().exclusive(ino).await;
         let spread = self.volume().spread(ino).await?;
-        let fills = back & spread.lacking;
-        let filled = Spread { lacking: spread.lacking & !fills, ..spread };
+        if (spread.layout, &spread.members) != (before.layout, &before.members) {
+            return Err(Errno::EAGAIN);
+        }
+        let ranks = back & spread.lacking;
+        let filled = Spread { lacking: spread.lacking & !ranks, ..spread };
         let fence = self.delegations().raise(ino)?;
+        let fills = Filled { ranks, joiners: &joiners };
         let (_, filled) = self.make_equal(filled, fence, fills).await?;
-        let _change = self.changes().exclusive(ino).await;
+        let change = self.changes().exclusive(ino).await;
         if !self.delegations().is_last(ino, fence) {
             return Err(Errno::EAGAIN);
         }
-        self.volume().set_lacking(ino, filled.lacking).await?;
+        let left = self.lies_by(&placement, &filled, &joiners).await?;
+        drop(change);
+        self.forget_at(&left, ino, fence).await;
         Ok(filled.lacking == 0)
     }
 
     /// Of those that lack something of a file, who answers.
     async fn who_is_back(&self, spread: &Spread) -> u16 {
-        let all = self.placement().of(&spread.layout, spread.attr.ino.0);
+        let all = self.placement().of(&spread.laid_out());
         let mut back = 0;
         for (rank, member) in all.iter().enumerate().filter(|(r, _)| is_in(spread.lacking, *r)) {
             if self.chores().is_away(member.node, self.net().now()) {

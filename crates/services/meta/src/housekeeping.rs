@@ -15,6 +15,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Event, Reply};
 
 use crate::clients::Who;
+use crate::moving::Moving;
 use crate::nodes::QUICK;
 use crate::{Meta, Work, power};
 
@@ -48,6 +49,8 @@ enum Chore {
     Signs,
     /// Copies that lack something.
     Heal,
+    /// Files that are to lie elsewhere.
+    Move,
     Resolve,
     /// Files that the server has itself, and nobody asks it about.
     GiveBack(Vec<Ino>),
@@ -73,8 +76,13 @@ pub(crate) struct Chores {
     look_runs: bool,
     heal_at: Option<Time>,
     heal_runs: bool,
-    /// Nodes that did not answer, and when.
-    away: BTreeMap<u16, Time>,
+    moving_at: Option<Time>,
+    moving_runs: bool,
+    moving: Moving,
+    /// Nodes that did not answer, when last, and since when.
+    away: BTreeMap<u16, (Time, Time)>,
+    /// Nodes that were away for so long that files lie elsewhere.
+    out: BTreeSet<u16>,
     /// Nodes that doubt what they have of copies, and in which boot.
     doubting: BTreeMap<u16, u64>,
     /// Files whose copies could not be filled, and until when that is not tried again.
@@ -97,6 +105,17 @@ fn is_due(last: Option<Time>, every: Duration, now: Time) -> bool {
 }
 
 impl Chores {
+    /// Of a life of the server; of files that are moved so many bytes a second, and nodes that the
+    /// server has taken out.
+    pub(crate) fn new(rate: u64, out: BTreeSet<u16>) -> Chores {
+        Chores { moving: Moving::new(rate), out, ..Chores::default() }
+    }
+
+    /// How moving files goes on.
+    pub(crate) fn moving(&mut self) -> &mut Moving {
+        &mut self.moving
+    }
+
     /// Bytes that nodes can take, and could if empty, as far as they said.
     pub(crate) fn space(&self) -> (u64, u64) {
         (self.free, self.capacity)
@@ -111,7 +130,7 @@ impl Chores {
         if does {
             self.away.remove(&node);
         } else {
-            self.away.insert(node, now);
+            self.away.entry(node).or_insert((now, now)).0 = now;
         }
     }
 
@@ -139,7 +158,18 @@ impl Chores {
 
     /// Whether a node did not answer of late.
     pub(crate) fn is_away(&self, node: u16, now: Time) -> bool {
-        self.away.get(&node).is_some_and(|at| now.since(*at) < AWAY)
+        self.away.get(&node).is_some_and(|(at, _)| now.since(*at) < AWAY)
+    }
+
+    /// Nodes that have not answered for so long.
+    pub(crate) fn away_for(&self, time: Duration, now: Time) -> Vec<u16> {
+        let is_long = |(_, (_, since)): &(&u16, &(Time, Time))| now.since(*since) >= time;
+        self.away.iter().filter(is_long).map(|(node, _)| *node).collect()
+    }
+
+    /// Nodes that the server has taken out.
+    pub(crate) fn out(&mut self) -> &mut BTreeSet<u16> {
+        &mut self.out
     }
 
     /// Whether hosts may still hand in what they held in the life before.
@@ -178,6 +208,10 @@ impl Chores {
         if !self.heal_runs && is_due(self.heal_at, HEAL_EVERY, now) {
             (self.heal_at, self.heal_runs) = (Some(now), true);
             self.todo.push_back(Chore::Heal);
+        }
+        if !self.moving_runs && is_due(self.moving_at, HEAL_EVERY, now) {
+            (self.moving_at, self.moving_runs) = (Some(now), true);
+            self.todo.push_back(Chore::Move);
         }
         if !self.purges_run && is_due(self.purges_at, LOOK_EVERY, now) {
             (self.purges_at, self.purges_run) = (Some(now), true);
@@ -237,6 +271,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Chore::Heal => {
                     meta.heal().await;
                     meta.chores().heal_runs = false;
+                }
+                Chore::Move => {
+                    meta.move_files().await;
+                    meta.chores().moving_runs = false;
                 }
                 Chore::Forget(client) => meta.forget(client).await,
                 Chore::Resolve => {
@@ -465,6 +503,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let (readers, writers) = self.delegations().counts();
         let unresolved = self.delegations().unresolved().len();
         let key = self.keys().signing().map_or_else(|| "null".to_owned(), |key| key.to_string());
+        let placement = self.placement();
         let chores = self.chores();
         let registered = chores.registered.map_or_else(|| "null".to_owned(), |n| n.to_string());
         format!(
@@ -473,15 +512,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
              \"delegations\":{{\"read\":{readers},\"write\":{writers},\
              \"unresolved\":{unresolved}}},\
              \"key\":{key},\"registered\":{registered},\"nodes\":{},\"nodes_reached\":{},\
-             \"purges\":{},\"free\":{},\"capacity\":{}}}",
+             \"purges\":{},\"free\":{},\"capacity\":{},\"map\":{},\"placed\":{{{}}}}}",
             self.options().life,
             self.volume().opening(),
             !chores.grace_is_over,
-            self.placement().all().len(),
+            placement.all().len(),
             chores.nodes_reached,
             chores.purges_pending,
             chores.free,
             chores.capacity,
+            placement.newest(),
+            chores.moving.text(placement.is_moving()),
         )
     }
 }

@@ -17,8 +17,9 @@
 //! 7. Nobody is answered once another server of the volume is known to have begun.
 //!
 //! Parts: `delegations`, `clients`, `keys`, `placement` (tables without I/O); `grants`, `lives`,
-//! `users`, `files`, `bytes`, `nodes`, `power`, `housekeeping`, `check`. The page is
-//! `docs/internals/meta.md`.
+//! `users`, `files`, `bytes`, `nodes`, `power`, `housekeeping`, `check`; `maps`, `moving`,
+//! `copies`, `heal`: which nodes there are, and how files come to lie on them. The pages are
+//! `docs/internals/{meta,replication,healing}.md`.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,8 @@ mod heal;
 mod housekeeping;
 mod keys;
 mod lives;
+mod maps;
+mod moving;
 mod newest;
 mod nodes;
 mod placement;
@@ -55,6 +58,7 @@ use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Reply};
 use outboard_wire::shared::{Coordinate, Peer};
 
+pub use maps::nodes_in_use;
 pub use newest::count_beyond_nodes;
 
 use bytes::Own;
@@ -89,9 +93,12 @@ pub struct MetaOptions {
     pub key_life: Duration,
     /// How long a capability counts.
     pub capability: Duration,
+    /// How long a node may be away before files with copies on it get others elsewhere; nothing:
+    /// for as long as it likes.
+    pub heal_after: Option<Duration>,
     /// Where the nodes are.
     pub nodes: Vec<Coordinate>,
-    /// On which of them files lie: those there were when the volume was made. It must never change.
+    /// The nodes there were when the volume was made: its first map. It must never change.
     pub members: Vec<u16>,
 }
 
@@ -105,6 +112,7 @@ impl Default for MetaOptions {
             lease: Duration::from_secs(10),
             key_life: Duration::from_secs(3600),
             capability: Duration::from_secs(300),
+            heal_after: None,
             nodes: Vec::new(),
             members: Vec::new(),
         }
@@ -157,8 +165,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// # Errors
     /// `EINVAL` if the options contradict each other; what the store says otherwise.
     pub async fn open(kvfs: Arc<Kvfs<K, M>>, net: N, options: MetaOptions) -> Result<Self> {
-        let placement = Placement::new(&options.nodes, &options.members)?;
-        kvfs.lies_on(placement.all().len());
+        let maps = maps::read_notes(&kvfs, &options.members).await?;
+        let placement = Placement::new(&options.nodes, maps.all, maps.moved)?;
+        kvfs.lies_on(placement.current().len(), placement.newest());
         for node in &options.nodes {
             let address = SocketAddrV4::new(Ipv4Addr::from(node.address), node.port);
             net.know(Peer::Node(node.node), address);
@@ -195,7 +204,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             delegations: Mutex::new(delegations),
             keys: Mutex::new(keys),
             users: Mutex::new(users),
-            chores: Mutex::new(Chores::default()),
+            chores: Mutex::new(Chores::new(maps.rate, maps.out)),
             own: Mutex::new(Own::default()),
             losses: Mutex::new(losses),
             turns: RangeLocks::default(),
@@ -241,9 +250,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::Renew => return self.renew(client, now).await,
             Call::Check { contents } => return self.check(contents).await.map(Reply::Text),
             Call::Begin { nonce } => return self.begin(client, nonce, now).await,
-            Call::AddKey { .. } | Call::ListKeys | Call::RevokeKey { .. } | Call::RotateKey => {
-                return self.manage(client, call).await;
-            }
+            Call::AddKey { .. }
+            | Call::ListKeys
+            | Call::RevokeKey { .. }
+            | Call::RotateKey
+            | Call::Place { .. } => return self.manage(client, call).await,
             _ => {}
         }
         let who = self.clients().meet(client, now)?;
@@ -332,13 +343,22 @@ impl<K, M, N> Meta<K, M, N> {
         Arc::clone(&locked(&self.0.placement))
     }
 
+    pub(crate) fn set_placement(&self, placement: Placement) {
+        *locked(&self.0.placement) = Arc::new(placement);
+    }
+
+    /// The nodes on which files may lie.
+    pub fn each_node(&self, mut see: impl FnMut(u16)) {
+        self.placement().all().iter().for_each(|node| see(node.node));
+    }
+
     /// Whether a node is at another address than it was thought to be.
     pub(crate) fn move_node(&self, node: u16, address: SocketAddrV4) -> bool {
         let mut placement = locked(&self.0.placement);
-        let moved = placement.moved(node, address);
-        let has_moved = moved.is_some();
-        if let Some(moved) = moved {
-            *placement = Arc::new(moved);
+        let found = placement.found(node, address);
+        let has_moved = found.is_some();
+        if let Some(found) = found {
+            *placement = Arc::new(found);
         }
         has_moved
     }

@@ -88,18 +88,21 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// An object goes at all nodes: it may lie at any, whatever its layout was.
     pub(crate) async fn purge_everywhere(&self, object: u64, fence: u64) -> Result<()> {
+        let placement = self.placement();
+        let nodes = placement.all().iter();
+        let purged = nodes.map(|node| self.purge_at(node.node, object, fence)).collect();
+        join_all(purged).await.into_iter().collect()
+    }
+
+    /// An object goes at a node.
+    pub(crate) async fn purge_at(&self, node: u16, object: u64, fence: u64) -> Result<()> {
         let counts = self.options().capability + CLOCKS;
         let counts = u64::try_from(counts.as_millis()).unwrap_or(u64::MAX);
         let until = self.net().wall_ms().saturating_add(counts);
-        let call = Call::Purge { object, fence, until };
-        let placement = self.placement();
-        let nodes = placement.all().iter();
-        let answers = nodes.map(|node| self.ask_node(node.node, &call)).collect();
-        let answers = join_all(answers).await.into_iter().map(|answer| match answer? {
+        match self.ask_node(node, &Call::Purge { object, fence, until }).await? {
             Reply::Done => Ok(()),
             _ => Err(Errno::EPROTO),
-        });
-        answers.collect()
+        }
     }
 
     /// What all nodes have answered becomes durable.

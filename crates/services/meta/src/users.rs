@@ -152,6 +152,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Call::ListKeys => Ok(Reply::Text(self.users().list())),
             Call::RevokeKey { name } => self.revoke_key(&name).await.map(Reply::Text),
             Call::RotateKey => self.rotate_key().await.map(Reply::Text),
+            Call::Place { joins, leaves, rate } => {
+                self.place(&joins, &leaves, rate).await.map(Reply::Text)
+            }
             _ => Err(Errno::ENOSYS),
         }
     }

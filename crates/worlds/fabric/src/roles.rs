@@ -1,6 +1,7 @@
 //! What the parts of a cluster do on their threads: a node, the metadata server, a client.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -140,34 +141,33 @@ pub struct ServerRole<K, M> {
     tidying: Now,
     conversations: Conversations,
     /// The lives of nodes that are known.
-    nodes: Vec<(Peer, Cell<Option<u64>>)>,
+    nodes: RefCell<BTreeMap<u16, Option<u64>>>,
 }
 
 impl<K: Kv, M: Medium> ServerRole<K, M> {
-    /// Of `meta`, which serves `volume` on these nodes. `check` is asked before every reply, and
-    /// ends the process if the volume may be another's.
+    /// Of `meta`, which serves `volume`. `check` is asked before every reply, and ends the process
+    /// if the volume may be another's.
     #[must_use]
     pub fn new(
         meta: Meta<K, M, Asking>,
         volume: Arc<Kvfs<K, M>>,
         check: Option<Box<dyn Fn()>>,
         conversations: Conversations,
-        nodes: &[u16],
     ) -> ServerRole<K, M> {
         let check: Rc<dyn Fn()> = check.map_or_else(|| Rc::new(|| ()) as _, Rc::from);
         let tidying = Now::default();
         tidying.begin(clock::now(), PAUSE);
-        let nodes = nodes.iter().map(|node| (Peer::Node(*node), Cell::new(None))).collect();
-        ServerRole { meta, volume, check, tidying, conversations, nodes }
+        ServerRole { meta, volume, check, tidying, conversations, nodes: RefCell::default() }
     }
 
     /// Whether a node has begun another life since this was asked.
     fn has_come(&self) -> bool {
-        let looks = self.nodes.iter().map(|(node, known)| {
-            let life = self.conversations.life_of(*node);
-            known.replace(life) != life
+        let (mut known, mut has_come) = (self.nodes.borrow_mut(), false);
+        self.meta.each_node(|node| {
+            let life = self.conversations.life_of(Peer::Node(node));
+            has_come |= known.insert(node, life) != Some(life);
         });
-        looks.fold(false, |some, this| some | this)
+        has_come
     }
 }
 

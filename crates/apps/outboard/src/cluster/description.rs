@@ -120,6 +120,10 @@ pub(crate) struct Server {
     /// Memory it may use, as `--memory` of a volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<String>,
+    /// Seconds that a node may be away before files with copies on it get others elsewhere; 0: as
+    /// many as it likes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heal_after: Option<u64>,
 }
 
 /// A coordinator: a process of its own, or an ensemble of ZooKeeper.
@@ -244,7 +248,10 @@ impl Description {
         let text = toml::to_string(self)
             .map_err(|error| Failure::internal(format!("a cluster is not described: {error}")))?;
         let text = format!("# Written by `outboard cluster up`; see etc/cluster.toml.\n\n{text}");
-        std::fs::write(dir.join(FILE), text).map_err(|error| {
+        // Others read it at any time.
+        let draft = dir.join(format!("{FILE}.new"));
+        let written = std::fs::write(&draft, text);
+        written.and_then(|()| std::fs::rename(&draft, dir.join(FILE))).map_err(|error| {
             Failure::new(Code::Data, format!("cannot write {}: {error}", dir.join(FILE).display()))
         })
     }
@@ -508,7 +515,7 @@ mod tests {
         assert!(sample.contains(other.0) && sample.contains(other.1));
         assert_eq!(
             keys(named["server"].as_table().unwrap()),
-            ["address", "data", "memory", "store"]
+            ["address", "data", "heal-after", "memory", "store"]
         );
         let node = named["nodes"][0].as_table().unwrap();
         assert_eq!(keys(node), ["address", "capacity", "data", "number"]);

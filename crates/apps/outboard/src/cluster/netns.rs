@@ -120,7 +120,9 @@ impl Spaces<'_> {
 impl Drop for Spaces<'_> {
     fn drop(&mut self) {
         if self.cluster.netns && !self.is_kept {
-            remove(self.dir, self.cluster);
+            // Nodes may have come since.
+            let now = Description::of_dir(self.dir);
+            remove(self.dir, now.as_ref().unwrap_or(self.cluster));
         }
     }
 }

@@ -18,7 +18,7 @@ use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::{Asking, Key, NodeRole, Part, ServerRole, faulty, random};
 use outboard_flow::{Net, NoTarget, Target};
 use outboard_link::pace;
-use outboard_meta::{Meta, MetaOptions, count_beyond_nodes};
+use outboard_meta::{Meta, MetaOptions, count_beyond_nodes, nodes_in_use};
 use outboard_node::{Node, NodeOptions, Store, StoreOptions};
 use outboard_os::clock;
 use outboard_os::executor::block_on;
@@ -43,6 +43,8 @@ const RECOVER_LIMIT: Duration = Duration::from_secs(3600);
 /// How long it may take to open its volume over it.
 const OPEN_LIMIT: Duration = Duration::from_secs(120);
 
+/// Seconds that a node may be away, where nobody says how many.
+const HEAL_AFTER: u64 = 600;
 /// By how much a node's data grows at a time.
 const SEGMENT: u64 = 64 << 20;
 /// So much log a node reads at its start, at most.
@@ -239,15 +241,23 @@ fn node(
     let runtime = Rc::new(runtime.map_err(cannot("start"))?);
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
     stop.tells(&wakeup);
-    let membership = Membership::begin(cluster, role, names, &runtime, |_| ())?;
-    if !membership.enter(&part, pace(options), stop)? {
-        return Ok(());
-    }
-    let role_of_it = NodeRole::new(node.clone(), runtime.conversations().clone());
+    let role_of_it = Rc::new(NodeRole::new(node.clone(), runtime.conversations().clone()));
     for other in cluster.coordinates().iter().filter(|other| other.node != number) {
         role_of_it.know(other.node, SocketAddrV4::new(other.address.into(), other.port));
     }
-    runtime.set_role(Rc::new(role_of_it));
+    // Nodes come while others run: the coordinator says where they are.
+    let hears = {
+        let role_of_it = Rc::clone(&role_of_it);
+        move |nodes: Option<Vec<(u16, SocketAddrV4)>>| {
+            let others = nodes.into_iter().flatten().filter(|(node, _)| *node != number);
+            others.for_each(|(node, address)| role_of_it.know(node, address));
+        }
+    };
+    let membership = Membership::begin(cluster, role, names, &runtime, hears)?;
+    if !membership.enter(&part, pace(options), stop)? {
+        return Ok(());
+    }
+    runtime.set_role(role_of_it);
     let server = cluster.server.as_ref().map(|server| (Role::Meta, server.address));
     let strange = greet(cluster, role, &runtime, server.into_iter().collect());
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
@@ -373,6 +383,7 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
         volume: number_of(&cluster.volume),
         life: identity.life,
         boot: boot().map_err(cannot("tell one boot from another"))?,
+        heal_after: heal_after(described),
         nodes: cluster.coordinates(),
         ..MetaOptions::default()
     };
@@ -405,6 +416,12 @@ fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     strange.take().map_or(Ok(()), Err)
 }
 
+/// How long a node may be away before files get copies elsewhere, if it is not for ever.
+fn heal_after(server: &Server) -> Option<Duration> {
+    let seconds = server.heal_after.unwrap_or(HEAL_AFTER);
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
 /// The server of a volume that is open.
 type ServedMeta = Meta<StoreKv, StoreMedium, Asking>;
 
@@ -420,6 +437,21 @@ struct Serving<'a> {
 }
 
 impl Serving<'_> {
+    /// The description has all nodes that files may lie on.
+    fn must_have_nodes(&self, volume: &KvVolume, made_with: &[u16]) -> Result<(), Failure> {
+        let (kvfs, made_with) = (Arc::clone(volume), made_with.to_vec());
+        let found =
+            self.part.finish(async move { nodes_in_use(&*kvfs, &made_with).await }, OPEN_LIMIT);
+        let used = in_time(found, Role::Meta, "read which nodes there are")?;
+        let is_described = |number: &u16| self.cluster.node(Some(*number)).is_ok();
+        used.iter().find(|number| !is_described(number)).map_or(Ok(()), |gone| {
+            Err(Failure::usage(format!(
+                "files of this volume lie on node {gone}, which the cluster's description does \
+                 not have any more: put it back; `outboard cluster drain` moves them away before"
+            )))
+        })
+    }
+
     /// Serves a volume until it is told to end, and makes durable what it answered.
     fn serve(
         &self,
@@ -432,15 +464,15 @@ impl Serving<'_> {
         let data = cluster.path(&cluster.server()?.data);
         let meta_options = MetaOptions { members: members(cluster, &data)?, ..meta_options };
         self.membership.bind(self.part, &volume)?;
+        self.must_have_nodes(&volume, &meta_options.members)?;
         let (kvfs, asking, about) = (Arc::clone(&volume), runtime.asking(), meta_options.clone());
         let counts = async move { count_beyond_nodes(&*kvfs, &asking, &about).await };
         in_time(self.part.finish(counts, OPEN_LIMIT), role, "count on")?;
         let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
         let meta = in_time(self.part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
         let _was_empty = served.set(meta.clone());
-        let nodes: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
         let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
-        let role_of_it = ServerRole::new(meta.clone(), own, check, conversations, &nodes);
+        let role_of_it = ServerRole::new(meta.clone(), own, check, conversations);
         runtime.set_role(Rc::new(role_of_it));
         let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
         let strange = greet(cluster, role, runtime, all.collect());
@@ -521,7 +553,7 @@ fn in_time<O>(
     done.map_err(|errno| failed(role, what, &errno))
 }
 
-/// The nodes on which files lie: those there were when the volume was made.
+/// The nodes there were when the volume was made.
 fn members(cluster: &Description, data: &Path) -> Result<Vec<u16>, Failure> {
     let path = data.join("members");
     let cannot = |error: io::Error| {
@@ -531,14 +563,7 @@ fn members(cluster: &Description, data: &Path) -> Result<Vec<u16>, Failure> {
     match std::fs::read_to_string(&path) {
         Ok(text) => {
             let members: Result<Vec<u16>, _> = text.split_whitespace().map(str::parse).collect();
-            let members = members.map_err(|_| cannot(io::ErrorKind::InvalidData.into()))?;
-            if let Some(gone) = members.iter().find(|member| !all.contains(member)) {
-                return Err(Failure::usage(format!(
-                    "files of this volume lie on node {gone}, which the cluster's description \
-                     does not have any more: put it back"
-                )));
-            }
-            Ok(members)
+            members.map_err(|_| cannot(io::ErrorKind::InvalidData.into()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if all.is_empty() {

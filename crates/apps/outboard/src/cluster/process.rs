@@ -35,6 +35,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
 /// A cluster in a directory.
+#[derive(Clone)]
 pub(crate) struct Cluster {
     pub(crate) dir: PathBuf,
     pub(crate) description: Description,

@@ -2,6 +2,7 @@
 //! commands of these processes.
 
 mod key;
+mod nodes;
 mod up;
 
 use std::path::{Path, PathBuf};
@@ -87,6 +88,27 @@ pub(crate) enum What {
         #[arg(long, value_name = "PLACE")]
         from: Option<String>,
     },
+    /// More nodes, while the cluster is used: files are moved so that they have their share
+    Add {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// How many
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=nodes::most()))]
+        nodes: u16,
+        #[command(flatten)]
+        pace: nodes::Pace,
+    },
+    /// Move all files away from a node, while the cluster is used, then end it; one that is gone
+    /// for good, too, whose files have copies
+    Drain {
+        /// The cluster's directory
+        dir: PathBuf,
+        /// Which: node.1, ...
+        node: String,
+        #[command(flatten)]
+        pace: nodes::Pace,
+    },
     /// Check names and inodes, and whether the nodes hold what they say, while it is used
     Check {
         /// The cluster's directory
@@ -132,6 +154,10 @@ pub(crate) struct Wishes {
     /// Of a new one: how files lie, as in strategy=single,width=4,strip=64K
     #[arg(long, value_name = "LAYOUT")]
     pub(crate) layout: Option<String>,
+    /// Of a new one: seconds that a node may be away before files with copies on it get others
+    /// elsewhere; 0: as many as it likes [default: 600]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) heal_after: Option<u64>,
     /// Of a new one: whom nodes trust [default: capability]
     #[arg(long, value_name = "TRUST")]
     pub(crate) trust: Option<Trust>,
@@ -196,6 +222,8 @@ pub(crate) fn cluster(what: What) -> Result<ExitCode, Failure> {
         What::Heal { dir, place, from } => {
             set_cable(&Cluster::of(&dir)?, &place, from.as_deref(), true)
         }
+        What::Add { dir, nodes, pace } => nodes::add(&dir, nodes, &pace),
+        What::Drain { dir, node, pace } => nodes::drain(&dir, &node, &pace),
         What::Check { dir, contents, json } => check(&Cluster::of(&dir)?, contents, json),
         What::Key { what } => key::key(what),
     }

@@ -386,12 +386,19 @@ pub enum Call {
     RevokeKey { name: String },
     /// Capabilities are signed with a new key from now on. Reply: `Text`, JSON.
     RotateKey,
+    /// Files are to lie on these nodes, too, and not on those any more: which ones there are, in a
+    /// map of its own. They are moved while they are used, so many bytes a second at most, if that
+    /// is not 0. Reply: `Text`, JSON: the map's number, or why not.
+    Place { joins: Vec<Coordinate>, leaves: Vec<u16>, rate: u64 },
     /// The file system check, and whether the nodes hold what it says. Reply: `Text`, JSON.
     Check { contents: bool },
 
     // The server asks a client.
     /// Give a delegation back, down to `keep`. Reply: `Done`, when all is written and told.
     Recall { ino: Ino, keep: Option<Mode> },
+    /// A node has no files any more and may go: what it has acknowledged to this client becomes
+    /// durable, if it is not. Reply: `Done`.
+    Leaves { node: u16 },
     /// Events for its sessions, in their order. Reply: `Done`, once they are acted upon.
     Events { events: Vec<Event> },
 

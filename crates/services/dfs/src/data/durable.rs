@@ -138,6 +138,18 @@ impl<N: Net> Data<N> {
         Ok(())
     }
 
+    /// A node is about to go: what it has acknowledged becomes durable, now or not at all.
+    ///
+    /// # Errors
+    /// [`DataError`] if it does not say so at once.
+    pub async fn leaves(&self, node: Peer) -> Result<(), DataError> {
+        let (alone, others) = self.unsynced.nodes();
+        if alone.contains(&node) || others.contains(&node) {
+            self.flush_or_give_up(std::iter::once(node), false).await?;
+        }
+        Ok(())
+    }
+
     /// Whether something of an object that was acknowledged is lost: a node lost power before it
     /// was flushed. Said once.
     pub fn take_lost(&self, object: u64) -> bool {

@@ -77,7 +77,18 @@ impl<N: Net> Data<N> {
         if in_order && is_whole { Ok((peer, answer, runs)) } else { Err(DataError::Medium) }
     }
 
-    /// Runs of data that end behind `from` at all nodes, in order, and up to where they are all.
+    /// Runs of data that end behind `from`, in order, some of them, and up to where they are all.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn runs(
+        &self,
+        grant: &Grant,
+        from: u64,
+    ) -> Result<(Vec<Range<u64>>, u64), DataError> {
+        self.map(grant, from, RUNS).await
+    }
+
     async fn map(
         &self,
         grant: &Grant,
@@ -113,7 +124,7 @@ impl<N: Net> Data<N> {
     pub async fn next_hole(&self, grant: &Grant, from: u64, end: u64) -> Result<u64, DataError> {
         let mut at = from;
         loop {
-            let (runs, known) = self.map(grant, at, RUNS).await?;
+            let (runs, known) = self.runs(grant, at).await?;
             let begun = at;
             for run in runs {
                 if run.start > at || run.start >= known {

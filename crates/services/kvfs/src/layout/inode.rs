@@ -69,6 +69,8 @@ pub struct Inode {
     /// Of a spread file: how its bytes lie. Of a directory: how those of files made in it do, if it
     /// says so.
     pub layout: Option<Layout>,
+    /// The nodes that its bytes lie on, in their order, once they were moved; else there are none.
+    pub members: Vec<u16>,
 }
 
 /// What a change does to a file's times.
@@ -116,6 +118,7 @@ impl Inode {
             data: DataKind::None,
             marks: 0,
             layout: None,
+            members: Vec::new(),
         }
     }
 
@@ -186,7 +189,7 @@ impl Inode {
         put(&mut value, 144, &self.next_cookie.to_le_bytes())?;
         put(&mut value, 152, &self.entries.to_le_bytes())?;
         put(&mut value, 160, &self.marks.to_le_bytes())?;
-        put(&mut value, Self::LAYOUT, &spread::encode(self.layout.as_ref()))?;
+        put(&mut value, Self::LAYOUT, &spread::encode(self.layout.as_ref(), &self.members)?)?;
         let crc = sum(self.attr.ino.0, &value);
         put(&mut value, 4, &crc.to_le_bytes())?;
         Ok(value)
@@ -209,6 +212,7 @@ impl Inode {
             _ => return Err(Errno::EUCLEAN),
         };
         let attr = bare.get(Self::ATTR..).ok_or(Errno::EUCLEAN)?;
+        let (layout, members) = spread::decode(&array(&bare, Self::LAYOUT)?)?;
         let inode = Inode {
             attr: Attr::decode(attr).map_err(|_| Errno::EUCLEAN)?,
             parent: Ino(u64_at(&bare, 136)?),
@@ -216,7 +220,8 @@ impl Inode {
             entries: u64_at(&bare, 152)?,
             data,
             marks: u32_at(&bare, 160)?,
-            layout: spread::decode(&array(&bare, Self::LAYOUT)?)?,
+            layout,
+            members,
         };
         if zero != 0 || inode.attr.ino != ino || inode.marks & !marks::KNOWN != 0 {
             return Err(Errno::EUCLEAN);

@@ -150,7 +150,9 @@ fn inodes() -> impl Strategy<Value = Inode> {
                 blksize: 8192,
                 flags: 0,
             };
-            Inode { attr, parent: Ino(parent), next_cookie, entries, data, marks, layout }
+            let count = if layout.is_some() { entries % 17 } else { 0 };
+            let members = (0..count).map(|at| (ino >> at & 0xFFFF).try_into().unwrap()).collect();
+            Inode { attr, parent: Ino(parent), next_cookie, entries, data, marks, layout, members }
         },
     )
 }

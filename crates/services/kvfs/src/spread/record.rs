@@ -7,6 +7,8 @@ use outboard_base::{Errno, Ino, Result};
 use outboard_kv::{Kv, KvError};
 use outboard_medium::Medium;
 
+use outboard_wire::shared::call::Layout;
+
 use super::spread_inode;
 use crate::Kvfs;
 use crate::layout::key::{self, Counter, Tag};
@@ -55,6 +57,19 @@ impl Writing {
         record.extend(self.cut.into_iter().flat_map(u64::to_le_bytes));
         record
     }
+}
+
+/// An inode that has a layout.
+#[derive(Clone, Debug)]
+pub struct LaidOut {
+    /// Its number.
+    pub ino: Ino,
+    /// Of a file how its bytes lie; of a directory, how those of files made in it will.
+    pub layout: Layout,
+    /// On which nodes, in their order, once they were moved.
+    pub members: Vec<u16>,
+    /// Its bytes lie on nodes.
+    pub is_file: bool,
 }
 
 impl<K: Kv, M: Medium> Kvfs<K, M> {
@@ -231,12 +246,25 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// now on, or was written since they were left out; none: all have all. Durable before it
     /// returns. `ESTALE` if the file is gone.
     pub async fn set_lacking(&self, ino: Ino, ranks: u16) -> Result<()> {
+        self.lies(ino, None, ranks).await
+    }
+
+    /// The bytes of a file lie on these nodes from now on, of which these ranks lack something.
+    /// Durable before it returns. `ESTALE` if the file is gone.
+    pub async fn moved(&self, ino: Ino, members: &[u16], lacking: u16) -> Result<()> {
+        self.lies(ino, Some(members), lacking).await
+    }
+
+    async fn lies(&self, ino: Ino, members: Option<&[u16]>, ranks: u16) -> Result<()> {
         {
             let _guard = self.range_locks.exclusive(ino).await;
             self.transact(async |txn| -> Tried<()> {
                 txn.essential();
                 let mut inode = spread_inode(txn, ino).await?;
                 inode.mark(marks::LACKING, ranks != 0);
+                if let Some(members) = members {
+                    members.clone_into(&mut inode.members);
+                }
                 txn.put_inode(&inode)?;
                 let key = key::of(Tag::Lacking, ino);
                 match ranks {
@@ -260,6 +288,24 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         let value = self.kv.get(&key::of(Tag::Lacking, ino)).await.map_err(KvError::errno)?;
         let ranks = value.and_then(|value| value.first_chunk().map(|raw| u16::from_le_bytes(*raw)));
         ranks.ok_or(Errno::EUCLEAN)
+    }
+
+    /// Inodes with numbers above `after` that have a layout, files and directories, with it; and up
+    /// to where that is all, none: to the end. So many inodes are looked at.
+    pub async fn laid_out(&self, after: Ino, look: usize) -> Result<(Vec<LaidOut>, Option<Ino>)> {
+        let (first, look) = (key::inode(after), look.min(MOST));
+        let found = self.kv.scan(&[Tag::Inode as u8], Some(&first), look).await;
+        let (mut some, mut last) = (Vec::new(), None);
+        for (pair, value) in found.map_err(KvError::errno)? {
+            let ino = Ino(key::number(&pair).ok_or(Errno::EUCLEAN)?);
+            last = Some(ino);
+            let inode = Inode::decode(ino, &value)?;
+            if let Some(layout) = inode.layout {
+                let is_file = inode.data == DataKind::Spread;
+                some.push(LaidOut { ino, layout, members: inode.members, is_file });
+            }
+        }
+        Ok((some, last))
     }
 
     /// Files with numbers above `after` that are marked as being written to, at most `most` of

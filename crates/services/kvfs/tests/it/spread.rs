@@ -263,7 +263,7 @@ fn a_layout_is_set_by_owners_before_there_are_bytes() {
     }
     let ring = Layout { strategy: Strategy::Ring, k: 3, ..layout(1) };
     assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EINVAL), "there are not so many nodes");
-    volume.lies_on(2);
+    volume.lies_on(2, 0);
     assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EINVAL), "nor now");
     set_layout(&owner, ino, Layout { k: 2, ..ring }).unwrap();
     let parity = Layout { strategy: Strategy::Parity, k: 2, m: 1, ..layout(1) };

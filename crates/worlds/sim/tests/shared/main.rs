@@ -75,6 +75,23 @@ fn copies_are_right_and_come_to_an_end_whatever_breaks() {
     assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
 }
 
+/// Nodes come and go, and files are moved: of one copy, and of two.
+fn moving(seed: u64) -> Way {
+    let copies = (!seed.is_multiple_of(3)).then(|| copies(seed).copies).flatten();
+    Way { copies, moves: true, ..Way::default() }
+}
+
+#[test]
+fn files_are_right_and_are_moved_whatever_breaks() {
+    let runs = seeds::run(0..SEEDS, |seed| walk(seed, moving(seed)));
+    if runs.is_alone {
+        return;
+    }
+    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
+    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
+    assert!(met(|run| run.placed) > SEEDS, "{}", met(|run| run.placed));
+}
+
 /// Prints a seed; of the usual runs the first.
 #[test]
 fn one_seed() {
@@ -87,6 +104,13 @@ fn one_seed() {
 fn one_seed_with_copies() {
     let tells = std::env::var_os("OUTBOARD_SEED").is_some();
     seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..copies(seed) })));
+}
+
+/// The same where nodes come and go.
+#[test]
+fn one_seed_that_moves() {
+    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
+    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..moving(seed) })));
 }
 
 #[test]
@@ -118,6 +142,7 @@ const CACHED: Way = Way {
     harsh: false,
     apart: false,
     copies: None,
+    moves: false,
     tells: false,
 };
 const HARSH: Way = Way { harsh: true, ..CACHED };

@@ -24,7 +24,7 @@ use crate::host::{Ask, Host, session};
 use crate::model::{File, Losses, Name, Since};
 use crate::part::Planted;
 use crate::way::{Counts, Way};
-use crate::world::{CLIENTS, NODES, SERVER, World};
+use crate::world::{CLIENTS, NODES, SERVER, SPARE, World};
 
 const LANES: usize = 2;
 const FILES: usize = 2;
@@ -78,6 +78,8 @@ pub(crate) struct Walk {
     is_cached: bool,
     /// Both nodes have all; those that have lost power.
     has_copies: bool,
+    /// Nodes come and go.
+    moves: bool,
     dark: BTreeSet<usize>,
     unkept: [bool; 2],
     counts: Counts,
@@ -116,6 +118,7 @@ impl Walk {
             breaks: false,
             is_cached,
             has_copies: way.copies.is_some(),
+            moves: way.moves,
             dark: BTreeSet::new(),
             unkept: [false; 2],
             counts: Counts::default(),
@@ -135,6 +138,9 @@ impl Walk {
     fn begin(&mut self) {
         for place in NODES.into_iter().chain([SERVER]) {
             self.world.start(place);
+        }
+        if self.moves {
+            self.world.start(SPARE);
         }
         for at in 0..FILES {
             let name = format!("d{at}").into_bytes();

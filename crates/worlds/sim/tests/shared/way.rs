@@ -16,6 +16,8 @@ pub(crate) struct Way {
     pub(crate) apart: bool,
     /// Both nodes have a copy of each file, passed on like this.
     pub(crate) copies: Option<Strategy>,
+    /// Nodes come and go.
+    pub(crate) moves: bool,
     /// What happens is printed.
     pub(crate) tells: bool,
 }
@@ -34,6 +36,8 @@ pub(crate) struct Counts {
     pub(crate) hits: u64,
     pub(crate) kept: u64,
     pub(crate) told: u64,
+    /// Times that nodes came or went.
+    pub(crate) placed: u64,
     /// Writes in doubt after a loss of power that a sync then proved.
     pub(crate) proved: u64,
     pub(crate) trace: u64,

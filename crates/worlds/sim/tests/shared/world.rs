@@ -24,15 +24,16 @@ use outboard_wire::shared::call::Layout;
 use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
 
 use crate::front::Front;
-use crate::part::{Client, Clock, Net, Planted, Process, Role, Takes, timestamp};
+use crate::part::{Client, Clock, Net, Planted, Process, Role, Server, Takes, timestamp};
 use crate::twice::{Change, Twice};
 use crate::way::Way;
 
-/// Places of processes: two nodes, a server, two clients.
+/// Places of processes: two nodes, a server, two clients; and a node that may come.
 pub(crate) const NODES: [usize; 2] = [0, 1];
 pub(crate) const SERVER: usize = 2;
 pub(crate) const CLIENTS: [usize; 2] = [3, 4];
-const PLACES: usize = 5;
+pub(crate) const SPARE: usize = 5;
+const PLACES: usize = 6;
 const CLUSTER: u64 = 77;
 const SECRET: [u8; 32] = [9; 32];
 const VOLUME: u32 = 5;
@@ -102,6 +103,17 @@ pub(crate) struct World {
 
 fn address(place: usize, port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1 + place as u8), port)
+}
+
+/// Where a node is.
+pub(crate) fn coordinate(node: usize) -> Coordinate {
+    Coordinate {
+        address: address(node, 7000).ip().octets(),
+        port: 7000,
+        node: node as u16,
+        unit: 0,
+        role: Copy::Data,
+    }
 }
 
 fn delays() -> mem::Faults {
@@ -183,7 +195,7 @@ impl World {
         // From now on it knows the time.
         net.pump(clock.at(self.now), clock.wall(self.now), &mut |_, _| ());
         outboard_flow::Net::know(&net, Peer::Server(0), self::address(SERVER, 7000));
-        for node in NODES {
+        for node in NODES.into_iter().chain([SPARE]) {
             let peer = Peer::Node(node as u16);
             outboard_flow::Net::know(&net, peer, self::address(node, 7000));
         }
@@ -198,12 +210,12 @@ impl World {
         self.places[place].lives += 1;
         self.note(format_args!("place {place} starts"));
         let life = self.places[place].lives;
-        let port = if place > SERVER { 7000 + life as u16 } else { 7000 };
+        let port = if CLIENTS.contains(&place) { 7000 + life as u16 } else { 7000 };
         let address = address(place, port);
         let (me, asks, role) = match place {
             SERVER => self.server(address),
-            node if node < SERVER => self.node(node, address),
-            _ => self.client(place, address),
+            client if CLIENTS.contains(&client) => self.client(client, address),
+            node => self.node(node, address),
         };
         let clock = self.places[place].clock;
         let mut process = Process::new((me, address, clock), asks, role, self.planted);
@@ -233,7 +245,7 @@ impl World {
         let volume = Some(VOLUME);
         let options = NodeOptions { node: number, volume, boot, ..NodeOptions::default() };
         let node = Node::new(store, options);
-        for other in NODES {
+        for other in NODES.into_iter().chain([SPARE]) {
             node.know(other as u16, self::address(other, 7000));
         }
         let me = Peer::Node(number);
@@ -260,19 +272,12 @@ impl World {
         let (kv, medium) = (Arc::clone(&disk.kv), Arc::clone(&disk.media[0]));
         let wall = timestamp(clock.wall(self.now));
         let kvfs = run(Kvfs::open(Arc::clone(&kv), medium, options, wall)).unwrap();
-        let node = |node: usize| Coordinate {
-            address: self::address(node, 7000).ip().octets(),
-            port: 7000,
-            node: node as u16,
-            unit: 0,
-            role: Copy::Data,
-        };
         let options = MetaOptions {
             cluster_key: SECRET,
             volume: VOLUME,
             life,
             boot: disk.boots,
-            nodes: NODES.map(node).to_vec(),
+            nodes: NODES.into_iter().chain([SPARE]).map(coordinate).collect(),
             members: NODES.map(|node| node as u16).to_vec(),
             ..MetaOptions::default()
         };
@@ -309,6 +314,19 @@ impl World {
             Role::Client(dfs, _) => Some(Arc::clone(dfs)),
             _ => None,
         }
+    }
+
+    /// The server, if its process lives.
+    pub(crate) fn server_of(&self) -> Option<Server> {
+        match &self.places[SERVER].process.as_ref()?.role {
+            Role::Server(meta) => Some(meta.clone()),
+            _ => None,
+        }
+    }
+
+    /// The time by the clock of a place.
+    pub(crate) fn time(&self, place: usize) -> Time {
+        self.places[place].clock.at(self.now)
     }
 
     /// Its client serves a host that has a cache.

@@ -6,17 +6,18 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Child, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use outboard_coordinator::Way;
 use outboard_fabric::Asking;
+use rustix::process::Signal;
 
 use super::Wishes;
 use crate::cluster::description::{Coordinator, Description, FILE, Node, Role, Server};
 use crate::cluster::membership::look_at_ensemble;
 use crate::cluster::netns::{self, Place};
 use crate::cluster::part::{Running, make_key};
-use crate::cluster::process::Cluster;
+use crate::cluster::process::{Cluster, signal};
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::restarts::Restarts;
@@ -26,6 +27,8 @@ use crate::watch::{Happened, Watch};
 const PORT: u16 = outboard_wire::roce::PORT;
 /// Nodes of a cluster where nobody says how many.
 const NODES: u16 = 3;
+/// The highest number of a node.
+const NODES_MAX: u16 = 64;
 /// Where the coordinator is on the loopback: behind all nodes there may be.
 const COORDINATOR_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 254);
 /// Ports that are tried where any will do.
@@ -54,16 +57,16 @@ pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
     let keeper = Running::claim(&cluster.keeper())?;
     let spaces = netns::make(&cluster.dir, &cluster.description)?;
     let mut watch = Watch::new()?;
-    let mut kept = Kept::start(&cluster)?;
+    let mut kept = Kept::start(cluster.clone())?;
     let is_up = cluster.wait(|| {
         kept.look(true)?;
         Ok(watch.next(Duration::ZERO)? != Happened::Told)
     });
     match is_up {
         Ok(true) => greet(&cluster)?,
-        Ok(false) => return end(&cluster, &mut kept),
+        Ok(false) => return end(&mut kept),
         Err(failure) => {
-            let _ended = end(&cluster, &mut kept);
+            let _ended = end(&mut kept);
             return Err(failure);
         }
     }
@@ -73,13 +76,14 @@ pub(crate) fn up(dir: &Path, how: &Wishes) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     while watch.next(LOOK)? != Happened::Told {
+        kept.describe_anew()?;
         kept.look(false)?;
     }
-    end(&cluster, &mut kept)
+    end(&mut kept)
 }
 
-fn end(cluster: &Cluster, kept: &mut Kept<'_>) -> Result<ExitCode, Failure> {
-    let ended = cluster.end();
+fn end(kept: &mut Kept) -> Result<ExitCode, Failure> {
+    let ended = kept.cluster.end();
     kept.bury();
     ended.map(|()| ExitCode::SUCCESS)
 }
@@ -151,6 +155,9 @@ fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     if how.hosts.is_some_and(|hosts| hosts != cluster.hosts) {
         return differs("--hosts");
     }
+    if how.heal_after.is_some() && how.heal_after != cluster.server()?.heal_after {
+        return differs("--heal-after");
+    }
     if how.layout.is_some() && how.layout != cluster.layout {
         return differs("--layout");
     }
@@ -179,15 +186,7 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(cannot)?;
     let dir = dir.canonicalize().map_err(cannot)?;
     let numbers = 1..=how.nodes.unwrap_or(NODES);
-    let address = |role: Role| match (how.netns, role) {
-        (true, role) => netns::address(&dir, Place::Part(role)),
-        (false, Role::Node(number)) => {
-            let last = u8::try_from(1 + number).unwrap_or(u8::MAX);
-            Ipv4Addr::new(127, 0, 0, last)
-        }
-        (false, Role::Coordinator) => COORDINATOR_AT,
-        (false, _) => Ipv4Addr::LOCALHOST,
-    };
+    let address = |role: Role| address_of(&dir, how.netns, role);
     let all: Vec<Ipv4Addr> = numbers
         .clone()
         .map(|number| address(Role::Node(number)))
@@ -199,12 +198,10 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
         Some(port) => port,
     };
     let at = |role: Role| SocketAddrV4::new(address(role), port);
-    let nodes = numbers.map(|number| {
-        let role = Role::Node(number);
-        Node { number, address: at(role), data: role.to_string().into(), capacity: None }
-    });
+    let nodes = numbers.map(|number| node_at(number, at(Role::Node(number))));
     let (address, data) = (at(Role::Meta), Role::Meta.to_string().into());
-    let server = Server { address, data, store: None, memory: None };
+    let heal_after = how.heal_after;
+    let server = Server { address, data, store: None, memory: None, heal_after };
     let mut description =
         Description::new(server, nodes.collect(), how.netns.then_some(netns::MTU));
     (description.packed, description.netns) = (how.packed, how.netns);
@@ -221,6 +218,34 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     description.write(&dir)
 }
 
+fn address_of(dir: &Path, netns: bool, role: Role) -> Ipv4Addr {
+    match (netns, role) {
+        (true, role) => netns::address(dir, Place::Part(role)),
+        (false, Role::Node(number)) => {
+            let last = u8::try_from(1 + number).unwrap_or(u8::MAX);
+            Ipv4Addr::new(127, 0, 0, last)
+        }
+        (false, Role::Coordinator) => COORDINATOR_AT,
+        (false, _) => Ipv4Addr::LOCALHOST,
+    }
+}
+
+fn node_at(number: u16, address: SocketAddrV4) -> Node {
+    let data = Role::Node(number).to_string().into();
+    Node { number, address, data, capacity: None }
+}
+
+/// One more node of a cluster that is there.
+pub(crate) fn node(dir: &Path, cluster: &Description, number: u16) -> Result<Node, Failure> {
+    if number > NODES_MAX {
+        return Err(Failure::usage(format!(
+            "a cluster on one machine has nodes 1 to {NODES_MAX}, and node {number} would be next"
+        )));
+    }
+    let address = address_of(dir, cluster.netns, Role::Node(number));
+    Ok(node_at(number, SocketAddrV4::new(address, cluster.server()?.address.port())))
+}
+
 /// A port that is free at all of these addresses.
 fn free_port(addresses: &[Ipv4Addr]) -> Result<u16, Failure> {
     for _ in 0..TRIES {
@@ -235,10 +260,19 @@ fn free_port(addresses: &[Ipv4Addr]) -> Result<u16, Failure> {
     Err(Failure::internal("no port is free at all addresses of the cluster: name one with --port"))
 }
 
+/// When a cluster's description was written.
+fn written(cluster: &Cluster) -> Option<SystemTime> {
+    std::fs::metadata(cluster.dir.join(FILE)).and_then(|file| file.modified()).ok()
+}
+
 /// The processes of a cluster, kept running.
-struct Kept<'a> {
-    cluster: &'a Cluster,
+struct Kept {
+    cluster: Cluster,
+    /// When its description was written last.
+    described: Option<SystemTime>,
     all: BTreeMap<Role, One>,
+    /// Those of nodes that have left.
+    gone: Vec<Child>,
 }
 
 #[derive(Default)]
@@ -250,29 +284,69 @@ struct One {
     again: Option<Instant>,
 }
 
-impl<'a> Kept<'a> {
+impl Kept {
     /// Starts all that do not run.
-    fn start(cluster: &'a Cluster) -> Result<Kept<'a>, Failure> {
-        let mut kept = Kept { cluster, all: BTreeMap::new() };
-        for role in cluster.description.processes() {
-            let child = match cluster.pid(role) {
-                None => Some(cluster.spawn(role)?),
-                Some(pid) => {
-                    tracing::info!(%role, pid, "runs already");
-                    None
-                }
-            };
-            let mut one = One { child, ..One::default() };
-            one.restarts.serves();
-            kept.all.insert(role, one);
+    fn start(cluster: Cluster) -> Result<Kept, Failure> {
+        let (all, gone, described) = (BTreeMap::new(), Vec::new(), written(&cluster));
+        let mut kept = Kept { cluster, described, all, gone };
+        for role in kept.cluster.description.processes() {
+            kept.begin(role)?;
         }
         Ok(kept)
+    }
+
+    fn begin(&mut self, role: Role) -> Result<(), Failure> {
+        let child = match self.cluster.pid(role) {
+            None => Some(self.cluster.spawn(role)?),
+            Some(pid) => {
+                tracing::info!(%role, pid, "runs already");
+                None
+            }
+        };
+        let mut one = One { child, ..One::default() };
+        one.restarts.serves();
+        self.all.insert(role, one);
+        Ok(())
+    }
+
+    /// Starts the nodes that have come since, and ends those that have left.
+    fn describe_anew(&mut self) -> Result<(), Failure> {
+        let now = written(&self.cluster);
+        if now == self.described {
+            return Ok(());
+        }
+        self.described = now;
+        match Description::of_dir(&self.cluster.dir) {
+            Ok(description) => self.cluster.description = description,
+            Err(failure) => {
+                tracing::error!(%failure, "the description is as it was");
+                return Ok(());
+            }
+        }
+        let roles = self.cluster.description.processes();
+        let left: Vec<Role> =
+            self.all.keys().filter(|role| !roles.contains(role)).copied().collect();
+        for role in left {
+            tracing::info!(%role, "has left");
+            if let Some(pid) = self.cluster.pid(role) {
+                signal(pid, Signal::TERM)?;
+            }
+            self.gone.extend(self.all.remove(&role).and_then(|one| one.child));
+        }
+        for role in roles {
+            if !self.all.contains_key(&role)
+                && let Err(failure) = self.begin(role)
+            {
+                tracing::error!(%failure, "a node that has come does not run");
+            }
+        }
+        Ok(())
     }
 
     /// Starts again what has died; at the `beginning` that ends all instead.
     fn look(&mut self, beginning: bool) -> Result<(), Failure> {
         for (role, one) in &mut self.all {
-            let (role, cluster) = (*role, self.cluster);
+            let (role, cluster) = (*role, &self.cluster);
             if let Some(child) = &mut one.child {
                 let Ok(Some(status)) = child.try_wait() else { continue };
                 if beginning {
@@ -304,7 +378,8 @@ impl<'a> Kept<'a> {
 
     /// All were ended.
     fn bury(&mut self) {
-        for child in self.all.values_mut().filter_map(|one| one.child.as_mut()) {
+        let kept = self.all.values_mut().filter_map(|one| one.child.as_mut());
+        for child in kept.chain(&mut self.gone) {
             let _waited = child.wait();
         }
     }

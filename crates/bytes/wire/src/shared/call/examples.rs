@@ -175,6 +175,7 @@ fn server_calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Begin { nonce: 0x0102 }, with(&["0e", fence_bytes])),
         (Call::Recall { ino, keep: Some(Mode::Write) }, with(&["20", INO_BYTES, "01 02"])),
         (Call::Recall { ino, keep: None }, with(&["20", INO_BYTES, "00"])),
+        (Call::Leaves { node: 0x0102 }, hex("22 0201")),
         events(),
     ]
 }
@@ -262,6 +263,14 @@ fn managing() -> Vec<(Call, Vec<u8>)> {
         (Call::ListKeys, hex("10")),
         (Call::RevokeKey { name: name.clone() }, with(&["11", name_bytes])),
         (Call::RotateKey, hex("12")),
+        (
+            Call::Place { joins: grant().nodes[..1].to_vec(), leaves: vec![2, 3], rate: 0x0102 },
+            with(&[
+                "1a 01000000 0a000001 b712 0100 00 00 000000000000 ",
+                "02000000 0200 0300 ",
+                number,
+            ]),
+        ),
         (Call::Beat { session: 0x0102 }, with(&["50", number])),
         (Call::List { prefix: name.clone() }, with(&["51", name_bytes])),
         (

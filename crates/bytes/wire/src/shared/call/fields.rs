@@ -106,7 +106,7 @@ macro_rules! numbers {
     };
 }
 
-numbers! { u16, 0; u32, limits::GROUPS_MAX; u64, 0; i64, 0; }
+numbers! { u16, FAN_MAX; u32, limits::GROUPS_MAX; u64, 0; i64, 0; }
 
 macro_rules! ids {
     ($($id:ident)*) => {
@@ -389,8 +389,10 @@ choices! { Call [0]
     23 Answered { asker, request };
     24 Regrant { ino, fence };
     25 Undone { ino, fence };
+    26 Place { joins, leaves, rate };
     32 Recall { ino, keep };
     33 Events { events };
+    34 Leaves { node };
     64 Seal { object, fence };
     65 Purge { object, fence, until };
     66 Objects { from };

@@ -478,8 +478,14 @@ fn any_call() -> impl Values<Value = Call> {
             _ => Call::Release { ino, fence, told, keep },
         },
     );
+    let place = (any_grant(), vec(any::<u16>(), 0..=FAN_MAX), any::<u64>());
+    let place = place.prop_map(|(grant, leaves, rate)| match rate {
+        0 => Call::Leaves { node: 7 },
+        _ => Call::Place { joins: grant.nodes, leaves, rate },
+    });
     prop_oneof![
         3 => few,
+        1 => place,
         2 => any_asked(),
         2 => telling,
         1 => vec(any_event(), 0..20).prop_map(|events| Call::Events { events }),

@@ -12,7 +12,7 @@ use super::{FILES, HEALS, NAMES, SEES, Walk, asked_of};
 use crate::front::is_loss;
 use crate::host::Ask;
 use crate::model::{CELL, CELLS, NONE};
-use crate::world::{CLIENTS, NODES};
+use crate::world::{CLIENTS, NODES, SPARE};
 
 /// How long copies are filled.
 const FILLS: Duration = Duration::from_secs(40);
@@ -114,9 +114,10 @@ impl Walk {
 
     /// Nobody waits for a copy that is away: it has the time to come back, and to be filled.
     fn fill(&mut self) {
-        let is_away = |walk: &Walk| NODES.iter().any(|node| !walk.world.is_alive(*node));
+        let nodes = NODES.into_iter().chain(self.moves.then_some(SPARE));
+        let is_away = |walk: &Walk| nodes.clone().any(|node| !walk.world.is_alive(node));
         let mut end = self.world.now.after(FILLS);
-        while self.has_copies && self.world.now < end {
+        while (self.has_copies || self.moves) && self.world.now < end {
             self.step();
             if is_away(self) {
                 end = self.world.now.after(FILLS);
@@ -138,5 +139,7 @@ impl Walk {
             self.step();
         };
         assert!(report.is_clean(), "{:?}", report.findings);
+        let placed = self.world.server_of().map(|server| server.status()).unwrap();
+        assert!(placed.contains("\"moving\":false"), "{placed}");
     }
 }

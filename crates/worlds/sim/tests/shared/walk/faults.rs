@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use outboard_sim::line::{Delay, LineOptions};
+use outboard_wire::shared::Peer;
+use outboard_wire::shared::call::Call;
 
 use super::{BREAKS, SEES, Walk};
 use crate::model::Losses;
-use crate::world::{CLIENTS, NODES, SERVER};
+use crate::part::timestamp;
+use crate::world::{CLIENTS, NODES, SERVER, SPARE, coordinate};
 
 /// What befalls the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,8 @@ pub(super) enum Fault {
     CutOff(usize),
     Cut(usize, usize),
     Heals,
+    /// Files are to lie on two nodes, or on all three.
+    Place(Option<usize>),
 }
 
 pub(super) fn rough(world: &mut dyn FnMut(u64) -> u64) -> LineOptions {
@@ -50,8 +55,9 @@ impl Walk {
             let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
             let shortest = if harsh { 9 } else { 0 };
             let long = Duration::from_millis(10 << (shortest + self.below(12 - shortest)));
-            let place = self.below(5) as usize;
-            let other = (place + 1 + self.below(4) as usize) % 5;
+            let places = if self.moves { 6 } else { 5 };
+            let place = self.below(places as u64) as usize;
+            let other = (place + 1 + self.below(places as u64 - 1) as usize) % places;
             for (host, client) in CLIENTS.into_iter().enumerate() {
                 if [place, other].iter().any(|at| [SERVER, client].contains(at)) {
                     away[host] += long;
@@ -63,7 +69,7 @@ impl Walk {
                 }
                 4 if power && self.below(4) == 0 => self.script.add(at, Fault::Dark(long)),
                 4 if power => {
-                    let place = place.min(SERVER);
+                    let place = if place == SPARE { SPARE } else { place.min(SERVER) };
                     self.script.add(at, Fault::Dies { place, power: true, away: long });
                 }
                 1 if stops => self.script.add(at, Fault::Stops(place, long)),
@@ -77,6 +83,11 @@ impl Walk {
                 }
                 _ => {}
             }
+        }
+        for _ in 0..if self.moves { 1 + self.below(4) } else { 0 } {
+            let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
+            let without = [None, Some(0), Some(1), Some(SPARE)][self.below(4) as usize];
+            self.script.add(at, Fault::Place(without));
         }
         // A lease ends, at the earliest, so long after something is out of reach.
         self.unkept = away.map(|time| self.is_cached && time > Duration::from_secs(4));
@@ -102,8 +113,23 @@ impl Walk {
             Fault::CutOff(place) if self.breaks => self.world.cut_off(place),
             Fault::Cut(from, to) if self.breaks => self.world.cut(from, to),
             Fault::Heals => self.world.heal(),
+            Fault::Place(without) => self.place(without),
             _ => {}
         }
+    }
+
+    /// Files are to lie on all nodes but one, or on all.
+    pub(super) fn place(&mut self, without: Option<usize>) {
+        let Some(server) = self.world.server_of() else { return };
+        self.world.note(format_args!("files are to lie on all nodes but {without:?}"));
+        let all = NODES.into_iter().chain([SPARE]);
+        let joins = all.filter(|node| Some(*node) != without).map(coordinate).collect();
+        let leaves = without.into_iter().map(|node| node as u16).collect();
+        let call = Call::Place { joins, leaves, rate: 0 };
+        let (now, wall) = (self.world.time(SERVER), timestamp(self.world.wall(SERVER)));
+        let manager = Peer::Client(1);
+        self.counts.placed += 1;
+        self.world.begin(SERVER, async move { server.call(manager, call, now, wall).await });
     }
 
     pub(super) fn kill(&mut self, place: usize, power: bool, away: Duration) {
@@ -157,10 +183,10 @@ impl Walk {
 
     /// Power is lost everywhere; all come back one after the other. Hosts live.
     pub(super) fn dark(&mut self, away: Duration) {
-        for place in NODES.into_iter().chain([SERVER]).chain(CLIENTS) {
+        for place in NODES.into_iter().chain([SERVER, SPARE]).chain(CLIENTS) {
             if self.world.is_alive(place) {
                 let share = self.below(1000) as f64 / 1000.0;
-                self.kill(place, place <= SERVER, away.mul_f64(share));
+                self.kill(place, !CLIENTS.contains(&place), away.mul_f64(share));
             }
         }
     }
