@@ -37,6 +37,7 @@ use outboard_wire::shared::{
     Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
+use self::durable::Patience;
 use crate::places::Places;
 use crate::unsynced::Unsynced;
 use crate::versions::Versions;
@@ -144,7 +145,7 @@ impl<N: Net> Data<N> {
             false => Vec::new(),
         };
         let first = self.writes_to(grant, piece.strip)?;
-        self.can_remember(first, &behind).await?;
+        self.can_remember(object, first, &behind).await?;
         let strips = piece.strip..piece.strip + 1;
         let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
         let begun = self.versions.begin_write(object, grant.capability.fence, piece.strip)?;
@@ -182,7 +183,12 @@ impl<N: Net> Data<N> {
 
     /// What is written to these from now on is remembered until they have flushed it: who must be
     /// flushed before is. Of several the boots must be known, as one answers for all.
-    async fn can_remember(&self, first: Peer, behind: &[Peer]) -> Result<(), DataError> {
+    async fn can_remember(
+        &self,
+        object: u64,
+        first: Peer,
+        behind: &[Peer],
+    ) -> Result<(), DataError> {
         if behind.is_empty() {
             let must = self.unsynced.is_crowded(first);
             return if must { self.flush(std::iter::once(first)).await } else { Ok(()) };
@@ -194,7 +200,7 @@ impl<N: Net> Data<N> {
         if flushed.is_empty() {
             return Ok(());
         }
-        self.call(flushed.into_iter(), Call::Flush, false).await.map(drop)
+        self.call(flushed.into_iter(), Call::Flush, Patience::OnceFor(object)).await.map(drop)
     }
 
     /// Reads `len` bytes at `at`; what was never written is zero.
@@ -413,18 +419,41 @@ impl<N: Net> Data<N> {
             self.may_ask()?;
             match self.net.request(peer, heads, data).await {
                 Ok((Answer { outcome: Err(Reason::Busy), .. }, _)) => {}
-                Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
+                Ok((Answer { outcome: Err(reason), rank, .. }, _)) => {
+                    if reason == Reason::Unreached {
+                        self.is_unreached(heads, rank);
+                    }
+                    return Err(reason.into());
+                }
                 Ok(answered) => return Ok(answered),
                 Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
                 Err(_) => {
                     self.places.is_silent(peer, self.net.now());
                     if !is_alone {
+                        if let Peer::Node(node) = peer {
+                            self.places.is_unreached(heads.capability.object, node);
+                        }
                         return Err(DataError::Undecided);
                     }
                 }
             }
             self.pause(&mut pause).await;
         }
+    }
+
+    /// A member was not reached by the one that passes writes on to it.
+    fn is_unreached(&self, heads: &Heads, rank: u8) {
+        if let Target::Write(write) = &heads.target
+            && let Some(member) = write.coordinates.as_slice().get(usize::from(rank))
+        {
+            self.places.is_unreached(heads.capability.object, member.node);
+        }
+    }
+
+    /// Who has a copy of an object and was not reached, from here or by another who has one, since
+    /// this was asked.
+    pub fn take_unreached(&self, object: u64) -> Option<u16> {
+        self.places.take_unreached(object)
     }
 
     async fn pause(&self, pause: &mut Duration) {

@@ -96,7 +96,8 @@ impl<N: Net> Inner<N> {
     async fn regrant(&self, ino: Ino, mode: Mode, fence: u64) -> Option<Grant> {
         let mut pause = PAUSE;
         loop {
-            match self.ask(Call::Regrant { ino, fence }).await.ok()? {
+            let unreached = self.data.take_unreached(ino.0);
+            match self.ask(Call::Regrant { ino, fence, unreached }).await.ok()? {
                 Reply::Grant(grant) if grant.mode >= mode => {
                     return self.check(ino, mode, *grant).ok();
                 }
@@ -120,7 +121,10 @@ impl<N: Net> Inner<N> {
         let mut pause = PAUSE;
         loop {
             let call = match continues {
-                Some(fence) => Call::Regrant { ino, fence },
+                Some(fence) => {
+                    let unreached = self.data.take_unreached(ino.0);
+                    Call::Regrant { ino, fence, unreached }
+                }
                 None => Call::Delegate { ino, mode },
             };
             match self.ask(call).await? {

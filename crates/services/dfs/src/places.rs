@@ -14,6 +14,8 @@ use outboard_wire::shared::Peer;
 
 /// How long one that did not answer is asked after those that have the same.
 const SILENT: Duration = Duration::from_secs(20);
+/// Objects of which it is remembered who was not reached.
+const UNREACHED: usize = 4096;
 
 #[derive(Debug, Default)]
 struct State {
@@ -22,6 +24,8 @@ struct State {
     silent: BTreeSet<Peer>,
     /// When each was silent last.
     silent_at: BTreeMap<Peer, Time>,
+    /// Of objects with copies: who of their members was not reached, from here or from another.
+    unreached: BTreeMap<u64, u16>,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +53,21 @@ impl Places {
             state.silent.insert(node);
             state.silent_at.insert(node, now);
         });
+    }
+
+    /// Somebody, or this part, does not reach a node that has a copy of an object.
+    pub(crate) fn is_unreached(&self, object: u64, node: u16) {
+        self.change(|state| {
+            if state.unreached.len() >= UNREACHED {
+                state.unreached.pop_first();
+            }
+            state.unreached.insert(object, node);
+        });
+    }
+
+    /// Who was not, since this was asked.
+    pub(crate) fn take_unreached(&self, object: u64) -> Option<u16> {
+        self.change(|state| state.unreached.remove(&object))
     }
 
     /// Whether one did not answer of late.
@@ -85,5 +104,10 @@ mod tests {
         assert!(places.was_silent(node, now) && !places.was_silent(node, now.after(SILENT)));
         assert_eq!(places.take_silent(), BTreeSet::from([node]));
         assert!(places.take_silent().is_empty());
+        for object in 0..=UNREACHED as u64 {
+            places.is_unreached(object, 3);
+        }
+        assert_eq!(places.take_unreached(0), None, "what is remembered is bounded");
+        assert_eq!((places.take_unreached(7), places.take_unreached(7)), (Some(3), None));
     }
 }

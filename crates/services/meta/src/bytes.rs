@@ -353,7 +353,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(Errno::EAGAIN) if has_copies(&grant.layout) && tries < TRIES => {
                     tries += 1;
                     let fence = grant.capability.fence;
-                    match self.regrant(Who::NOBODY, ino, fence).await {
+                    let unreached = self.data().take_unreached(ino.0);
+                    match self.regrant(Who::NOBODY, ino, fence, unreached).await {
                         Ok(again) => grant = again,
                         Err(_) => self.net().sleep(crate::grants::LOOK).await,
                     }

@@ -74,6 +74,8 @@ pub(crate) struct Filled<'a> {
     pub(crate) ranks: u16,
     /// Nodes that are no members, and may have nothing.
     pub(crate) joiners: &'a [Coordinate],
+    /// A member that is left out although it answers, if others stay.
+    pub(crate) without: Option<u16>,
 }
 
 impl Filled<'_> {
@@ -140,8 +142,15 @@ impl Sealed {
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// A client has a file again, under another fence: not all members took what it asked under
-    /// this one. It may be recalled meanwhile, so this waits for no turn.
-    pub(crate) async fn regrant(&self, who: Who, ino: Ino, fence: u64) -> Result<Grant> {
+    /// this one. It may be recalled meanwhile, so this waits for no turn. A member that was not
+    /// reached, and was not the last time either, is left out, whatever the server reaches.
+    pub(crate) async fn regrant(
+        &self,
+        who: Who,
+        ino: Ino,
+        fence: u64,
+        unreached: Option<u16>,
+    ) -> Result<Grant> {
         let _mending = self.mends().exclusive(ino).await;
         let held = self.has_already(ino, who.client, Mode::Read).ok_or(Errno::ESTALE)?;
         let spread = self.volume().spread(ino).await?;
@@ -158,7 +167,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             // knows.
             let seal = self.delegations().raise_for(ino, who.client, fence)?;
             let spread = self.volume().spread(ino).await?;
-            self.make_equal(spread, seal, Filled::default()).await?;
+            let without = self.chores().is_unreached(ino, unreached, self.net().now());
+            let fills = Filled { without, ..Filled::default() };
+            self.make_equal(spread, seal, fills).await?;
         }
         let _change = self.changes().exclusive(ino).await;
         let now = self.has_already(ino, who.client, held.mode);
@@ -352,8 +363,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             (rank, member, self.ask_for(peer(&member), &call, QUICK).await)
         });
         let (mut members, mut filled, mut away) = (Vec::new(), Vec::new(), 0);
-        for (rank, member, answer) in join_all(asked.collect()).await {
+        let answers = join_all(asked.collect()).await;
+        let answering = answers.iter().filter(|(_, _, answer)| answer.is_ok()).count();
+        for (rank, member, answer) in answers {
             match answer {
+                Ok(_) if fills.without == Some(member.node) && answering > 1 => {
+                    self.chores().try_later(ino, self.net().now());
+                    away |= 1 << rank;
+                }
                 // Somebody else decides.
                 Ok(Reply::Object(object)) if object.fence > fence => return Err(Errno::EAGAIN),
                 Ok(Reply::Object(_)) => {

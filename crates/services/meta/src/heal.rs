@@ -167,7 +167,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let ranks = back & spread.lacking;
         let filled = Spread { lacking: spread.lacking & !ranks, ..spread };
         let fence = self.delegations().raise(ino)?;
-        let fills = Filled { ranks, joiners: &joiners };
+        let fills = Filled { ranks, joiners: &joiners, without: None };
         let (_, filled) = self.make_equal(filled, fence, fills).await?;
         let change = self.changes().exclusive(ino).await;
         if !self.delegations().is_last(ino, fence) {
@@ -175,7 +175,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let left = self.lies_by(&placement, &filled, &joiners).await?;
         drop(change);
-        self.forget_at(&left, ino, fence).await;
+        if !left.is_empty() {
+            self.forget_at(&left, ino).await;
+        }
         Ok(filled.lacking == 0)
     }
 

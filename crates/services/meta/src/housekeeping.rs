@@ -25,6 +25,8 @@ const KEYS_EVERY: Duration = Duration::from_secs(10);
 const HEAL_EVERY: Duration = Duration::from_secs(3);
 /// How long a node that did not answer is taken to be away.
 const AWAY: Duration = Duration::from_secs(10);
+/// How long it is remembered that a member of a file was not reached.
+const UNREACHED: Duration = Duration::from_secs(60);
 /// How long it is before a copy is filled again that could not be.
 const LATER: Duration = Duration::from_secs(30);
 /// How often objects to be purged and files to be resolved are looked for, and, while the
@@ -85,6 +87,8 @@ pub(crate) struct Chores {
     out: BTreeSet<u16>,
     /// Nodes that doubt what they have of copies, and in which boot.
     doubting: BTreeMap<u16, u64>,
+    /// Files of which a member was not reached, which, and when that was said.
+    unreached: BTreeMap<Ino, (u16, Time)>,
     /// Files whose copies could not be filled, and until when that is not tried again.
     later: BTreeMap<Ino, Time>,
     signs_at: Option<Time>,
@@ -150,6 +154,17 @@ impl Chores {
     pub(crate) fn try_later(&mut self, ino: Ino, now: Time) {
         self.later.retain(|_, until| *until > now);
         self.later.insert(ino, now.after(LATER));
+    }
+
+    /// A member of a file was not reached by who has it; the member, if that was said of it before,
+    /// not long ago.
+    pub(crate) fn is_unreached(&mut self, ino: Ino, member: Option<u16>, now: Time) -> Option<u16> {
+        self.unreached.retain(|_, (_, at)| now.since(*at) < UNREACHED);
+        let before = self.unreached.remove(&ino);
+        if let Some(member) = member {
+            self.unreached.insert(ino, (member, now));
+        }
+        member.filter(|member| before.is_some_and(|(before, _)| before == *member))
     }
 
     pub(crate) fn is_due_again(&self, ino: Ino, now: Time) -> bool {

@@ -273,8 +273,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 let grant = self.delegate(who, ino, mode).await?;
                 Ok(Reply::Grant(Box::new(grant)))
             }
-            Call::Regrant { ino, fence } => {
-                let grant = self.regrant(who, ino, fence).await?;
+            Call::Regrant { ino, fence, unreached } => {
+                let grant = self.regrant(who, ino, fence, unreached).await?;
                 Ok(Reply::Grant(Box::new(grant)))
             }
             Call::Wrote { asker, request, count, fence, told } => {

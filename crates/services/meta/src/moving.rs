@@ -247,7 +247,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Nodes forget a file that they have no part of any more; those that do not answer do later.
-    pub(crate) async fn forget_at(&self, nodes: &[Coordinate], ino: Ino, fence: u64) {
+    /// Under a fence above its last seal: one that comes again is not to make it anew.
+    pub(crate) async fn forget_at(&self, nodes: &[Coordinate], ino: Ino) {
+        let Ok(fence) = self.delegations().raise(ino) else { return };
         let asked = nodes.iter().map(|node| self.purge_at(node.node, ino.0, fence));
         for forgotten in join_all(asked.collect()).await {
             if let Err(errno) = forgotten {
@@ -292,7 +294,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.delegations().must_resolve(ino);
         drop(change);
         self.chores().moving().bytes += moved;
-        self.forget_at(&leavers, ino, fence).await;
+        self.forget_at(&leavers, ino).await;
         let _resolved_later = self.try_to_resolve(ino).await;
         Ok(true)
     }

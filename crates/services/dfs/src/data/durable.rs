@@ -7,6 +7,22 @@ use outboard_wire::shared::call::{Call, Grant, Reply};
 
 use super::{ABREAST, Data, DataError, PAUSE, has_copies};
 
+/// How long one is asked who does not answer.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    /// As long as it takes.
+    ForEver,
+    /// Once.
+    Once,
+    /// Once; who does not answer was not reached, of the members of this object.
+    OnceFor(u64),
+}
+
+/// A file with copies goes on without who does not answer.
+fn patience(grant: &Grant) -> Patience {
+    if has_copies(grant) { Patience::OnceFor(grant.capability.object) } else { Patience::ForEver }
+}
+
 impl<N: Net> Data<N> {
     /// What these nodes have answered becomes durable, unless it is lost: see
     /// [`Data::take_lost`].
@@ -15,15 +31,15 @@ impl<N: Net> Data<N> {
     /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
-        self.flush_or_give_up(nodes, true).await
+        self.flush_or_give_up(nodes, Patience::ForEver).await
     }
 
     async fn flush_or_give_up(
         &self,
         nodes: impl Iterator<Item = Peer>,
-        waits: bool,
+        patience: Patience,
     ) -> Result<(), DataError> {
-        let replies = self.call(nodes, Call::Flush, waits).await?;
+        let replies = self.call(nodes, Call::Flush, patience).await?;
         let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
@@ -41,7 +57,7 @@ impl<N: Net> Data<N> {
         }
         // Who refuses it keeps it longer.
         let call = Call::Settle { capability: grant.capability, sequence };
-        self.call(self.nodes(grant).into_iter(), call, false).await.map(drop)
+        self.call(self.nodes(grant).into_iter(), call, patience(grant)).await.map(drop)
     }
 
     /// Whether some who have copies may have something that was not acknowledged.
@@ -53,7 +69,7 @@ impl<N: Net> Data<N> {
     /// Bytes that the nodes of a file can still take.
     pub(super) async fn free(&self, grant: &Grant) -> Result<u64, DataError> {
         let nodes = self.nodes(grant).into_iter();
-        let spaces = self.call(nodes, Call::Space, !has_copies(grant)).await?;
+        let spaces = self.call(nodes, Call::Space, patience(grant)).await?;
         let free = spaces.into_iter().map(|reply| match reply {
             Reply::Space { free, .. } => Ok(free),
             _ => Err(DataError::Medium),
@@ -72,15 +88,15 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`].
     pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
-        self.flush_or_give_up(self.nodes(grant).into_iter(), !has_copies(grant)).await
+        self.flush_or_give_up(self.nodes(grant).into_iter(), patience(grant)).await
     }
 
-    /// Asks nodes until they reply, or once.
+    /// Asks nodes until they reply, or give them up.
     pub(super) async fn call(
         &self,
         nodes: impl Iterator<Item = Peer>,
         call: Call,
-        waits: bool,
+        patience: Patience,
     ) -> Result<Vec<Reply>, DataError> {
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
@@ -101,8 +117,13 @@ impl<N: Net> Data<N> {
                     Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
                     Err(_) => self.places.is_silent(peer, self.net.now()),
                 }
-                if !waits {
-                    return Err(DataError::Undecided);
+                match (patience, peer) {
+                    (Patience::ForEver, _) => {}
+                    (Patience::OnceFor(object), Peer::Node(node)) => {
+                        self.places.is_unreached(object, node);
+                        return Err(DataError::Undecided);
+                    }
+                    _ => return Err(DataError::Undecided),
                 }
                 self.pause(&mut pause).await;
             }
@@ -131,7 +152,7 @@ impl<N: Net> Data<N> {
         let (alone, others) = self.unsynced.nodes();
         self.flush(alone.into_iter()).await?;
         for peer in others {
-            if self.call(std::iter::once(peer), Call::Flush, false).await.is_err() {
+            if self.call(std::iter::once(peer), Call::Flush, Patience::Once).await.is_err() {
                 self.unsynced.is_away(peer);
             }
         }
@@ -145,7 +166,7 @@ impl<N: Net> Data<N> {
     pub async fn leaves(&self, node: Peer) -> Result<(), DataError> {
         let (alone, others) = self.unsynced.nodes();
         if alone.contains(&node) || others.contains(&node) {
-            self.flush_or_give_up(std::iter::once(node), false).await?;
+            self.flush_or_give_up(std::iter::once(node), Patience::Once).await?;
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ use outboard_wire::shared::Strategy;
 use part::Planted;
 use walk::{directed, walk};
 use way::{Counts, Way};
-use world::NODES;
+use world::{CLIENTS, NODES};
 
 /// The usual seeds.
 const SEEDS: u64 = 40;
@@ -217,6 +217,14 @@ fn what_others_did_not_find_does_not_come_back() {
 #[test]
 fn what_a_cache_has_outlives_the_server() {
     assert!(directed::what_a_cache_has_outlives_the_server());
+}
+
+#[test]
+fn who_is_unreached_holds_nobody_up() {
+    let [first, second] = NODES;
+    for (one, other) in [(first, second), (CLIENTS[0], first), (CLIENTS[0], second)] {
+        assert!(directed::who_is_unreached_holds_nobody_up(one, other), "{one} and {other}");
+    }
 }
 
 #[test]

@@ -207,7 +207,10 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
             Call::Settle { capability: grant().capability, sequence: 4 },
             with(&["4b", CAPABILITY_BYTES, "04000000"]),
         ),
-        (Call::Regrant { ino: Ino(0x11), fence: 2 }, hex("18 1100000000000000 0200000000000000")),
+        (
+            Call::Regrant { ino: Ino(0x11), fence: 2, unreached: Some(3) },
+            hex("18 1100000000000000 0200000000000000 01 0300"),
+        ),
         (Call::Doubts { object: 0x11 }, hex("4c 1100000000000000")),
         (Call::Undone { ino: Ino(0x11), fence: 2 }, hex("19 1100000000000000 0200000000000000")),
         (Call::Trust { object: 0x11, boot: 3 }, hex("4d 1100000000000000 0300000000000000")),

@@ -387,7 +387,7 @@ choices! { Call [0]
     21 Tells { ino, fence, told };
     22 Wrote { asker, request, count, fence, told };
     23 Answered { asker, request };
-    24 Regrant { ino, fence };
+    24 Regrant { ino, fence, unreached };
     25 Undone { ino, fence };
     26 Place { joins, leaves, rate };
     32 Recall { ino, keep };

@@ -435,7 +435,7 @@ fn any_of_copies() -> impl Values<Value = Call> {
     let few = any::<(u64, u64)>().prop_flat_map(|(object, fence)| {
         let ino = Ino(object);
         prop_oneof![
-            Just(Call::Regrant { ino, fence }),
+            Just(Call::Regrant { ino, fence, unreached: (fence % 2 == 0).then_some(7) }),
             Just(Call::Undone { ino, fence }),
             Just(Call::Doubts { object }),
             Just(Call::Trust { object, boot: fence }),

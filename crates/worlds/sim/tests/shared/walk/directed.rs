@@ -364,3 +364,27 @@ pub(crate) fn an_append_is_done_once(deaf: &[usize], dies: Dies, patterns: [u64;
     let expected = [first, behind.concat()].concat();
     [ONE, OTHER].iter().all(|host| story.reads(*host, 0, 4 * MUCH) == expected)
 }
+
+/// Two that cannot speak with each other, for good, though the server can with both: members, or a
+/// host and one of them. Each write and sync was given up, the server was asked, which reached all
+/// and changed nothing, and so it went on for ever.
+pub(crate) fn who_is_unreached_holds_nobody_up(one: usize, other: usize) -> bool {
+    let way = Way { copies: Some(outboard_wire::shared::Strategy::Ring), ..uncached() };
+    let mut story = Story::new(None, way, |_| ());
+    let write = story.write(ONE, 0, SOME, 1);
+    story.does(ONE, write);
+    story.cut(one, other);
+    let begun = story.now();
+    for pattern in [2, 3] {
+        let write = story.write(ONE, 0, SOME, pattern);
+        story.begins(ONE, write);
+        story.waits(ONE);
+        let (ino, fh) = (story.ino, story.fh(ONE));
+        story.begins(ONE, Ask::Fsync { ino, fh });
+        story.waits(ONE);
+    }
+    let took = story.now().since(begun);
+    story.walk.world.heal();
+    let found = story.reads(OTHER, 0, SOME);
+    found == bytes(3, SOME) && took < 2 * LONG
+}
