@@ -343,8 +343,8 @@ pub enum Call {
     /// A delegation. The server takes back what is in the way. Reply: `Grant`.
     Delegate { ino: Ino, mode: Mode },
     /// A delegation again, under another fence: some who have copies of the file did not take what
-    /// was written, or asked for, under this one. What was is decided first. Said again, a node that
-    /// was not reached is left out, though the server reaches it. Reply: `Grant`.
+    /// was written, or asked for, under this one. What was is decided first. Said again, a node
+    /// that was not reached is left out, though the server reaches it. Reply: `Grant`.
     Regrant { ino: Ino, fence: u64, unreached: Option<u16> },
     /// Under a write delegation of a file with copies: some of its members may have something that
     /// was not acknowledged. It must be decided before another has the file. Reply: `Done`;
