@@ -152,6 +152,14 @@ impl Unsynced {
         }
     }
 
+    /// A node is gone: what it has not flushed is lost there.
+    pub(crate) fn is_gone(&self, peer: Peer) {
+        let mut state = self.state();
+        for (object, since) in state.nodes.remove(&peer).unwrap_or_default() {
+            state.lose(peer, object, since.copies);
+        }
+    }
+
     /// Whether something of an object is lost, which is said once.
     pub(crate) fn take_lost(&self, object: u64) -> bool {
         let mut state = self.state();
@@ -295,6 +303,17 @@ mod tests {
             all.flushed(Peer::Node(2), all.now(), 2);
             assert!(all.take_lost(7));
         }
+    }
+
+    /// A node was drained, and did not answer any more: who synced waited for it for ever.
+    #[test]
+    fn what_a_node_that_is_gone_had_not_flushed_is_lost() {
+        let all = Unsynced::default();
+        all.wrote(NODE, 7, 1, 1);
+        all.wrote(NODE, 8, 1, 2);
+        all.is_gone(NODE);
+        assert_eq!(all.nodes(), (Vec::new(), Vec::new()));
+        assert!(all.take_lost(7) && !all.take_lost(8), "of copies others have it");
     }
 
     #[test]

@@ -231,8 +231,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         loop {
             let spread = self.volume().spread(ino).await?;
             let nodes = self.nodes_of(&spread);
-            let nodes = nodes.iter().map(|node| Peer::Node(node.node));
-            let flushed = self.data().flush(nodes);
+            let mut nodes: Vec<Peer> = nodes.iter().map(|node| Peer::Node(node.node)).collect();
+            if !has_copies(&spread.layout) {
+                // Where it lay when it was written, too.
+                nodes.extend(self.data().unsynced(ino.0));
+                nodes.sort_unstable();
+                nodes.dedup();
+            }
+            let flushed = self.data().flush(nodes.into_iter());
             if !has_copies(&spread.layout) {
                 flushed.await.map_err(errno)?;
                 break;

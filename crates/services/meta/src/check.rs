@@ -177,7 +177,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Objects that are gone here and not yet at the nodes.
-    async fn to_purge(&self) -> Result<BTreeSet<u64>> {
+    pub(crate) async fn to_purge(&self) -> Result<BTreeSet<u64>> {
         let (mut all, mut after) = (BTreeSet::new(), 0);
         loop {
             let some = self.volume().purges(after, PAGE).await?;

@@ -40,7 +40,8 @@ use crate::nodes::{PATIENCE, QUICK};
 const EPOCH: u32 = 1;
 /// Strips that are given to members at a time.
 const ABREAST: usize = 16;
-/// Strips that are given to who is filled before others have the file in between.
+/// Strips that are given to who is filled before others have the file in between; the next time
+/// twice as many, so that it comes to an end beside a writer that goes over them.
 pub(crate) const SLICE: usize = 512;
 pub(crate) const STRIP: u64 = STRIP_MIN as u64;
 /// No file has more: who claims to is not asked for ever.
@@ -74,6 +75,8 @@ pub(crate) struct Filled<'a> {
     pub(crate) ranks: u16,
     /// Nodes that are no members, and may have nothing.
     pub(crate) joiners: &'a [Coordinate],
+    /// How many strips they are given before others have the file.
+    pub(crate) slice: usize,
     /// A member that is left out although it answers, if others stay.
     pub(crate) without: Option<u16>,
 }
@@ -244,7 +247,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ///
     /// # Errors
     /// `EAGAIN` if somebody else seals it meanwhile, `EIO` if too few answer, or one that is to
-    /// join; `EINPROGRESS` if those that are filled were given [`SLICE`] strips and lack more.
+    /// join; `EINPROGRESS` if those that are filled were given a slice and lack more.
     pub(crate) async fn make_equal(
         &self,
         spread: Spread,
@@ -262,7 +265,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         fills: Filled<'_>,
     ) -> Result<(Vec<Object>, Spread)> {
         let sealed = self.seal_or_leave_out(spread, fence, fills).await?;
-        let mut room = if fills.is_nobody() { usize::MAX } else { SLICE };
+        let mut room = if fills.is_nobody() { usize::MAX } else { fills.slice };
         let (object, members) = (sealed.object(), &sealed.members);
         let (mut next, mut lacked) = (Some(0), BTreeSet::new());
         let mut doubting: Doubts = vec![None; members.len()];
@@ -280,7 +283,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             next = known.and_then(|known| known.checked_add(1));
         }
         let mut found = self.seal_at(members, object, fence).await?;
-        let is_sound = |(rank, _): &(usize, &Object)| !lacked.contains(rank);
+        // Who is filled may have been before, in part.
+        let is_filled = |rank: usize| sealed.fills.get(rank).copied().unwrap_or(false);
+        let is_sound = |(rank, _): &(usize, &Object)| !lacked.contains(rank) && !is_filled(*rank);
         let end = found.iter().enumerate().filter(is_sound).map(|(_, object)| object.end).max();
         if let Some(end) = end
             && found.iter().any(|object| object.end > end)

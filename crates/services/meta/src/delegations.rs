@@ -256,6 +256,11 @@ impl Delegations {
         Ok(file.fence)
     }
 
+    /// A file whose fence was raised need not be remembered if nobody has it.
+    pub(crate) fn let_go(&mut self, ino: Ino) {
+        self.forget_if_free(ino);
+    }
+
     /// Whether no fence of a file was raised above this one.
     pub(crate) fn is_last(&self, ino: Ino, fence: u64) -> bool {
         self.files.get(&ino).map_or(fence >= self.floor, |file| file.fence == fence)

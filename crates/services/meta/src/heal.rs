@@ -13,7 +13,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::Meta;
-use crate::copies::{Filled, has_copies, is_in, peer};
+use crate::copies::{Filled, SLICE, has_copies, is_in, peer};
 use crate::grants::NOBODY;
 use crate::moving::GIVE_WAY;
 use crate::nodes::QUICK;
@@ -41,33 +41,31 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 chores.doubts(node, doubts);
             }
         }
-        if let Some(time) = self.options().heal_after
-            && let Err(errno) = self.heal_elsewhere(time).await
-        {
-            tracing::debug!(%errno, "nodes that are away for long");
-        }
     }
 
     /// Files with copies on a node that has been away for long get others elsewhere; once it is
     /// back it has its share again.
-    async fn heal_elsewhere(&self, time: Duration) -> Result<()> {
+    pub(crate) async fn heal_elsewhere(&self, time: Duration) -> Result<()> {
         let placement = self.placement();
         let out: Vec<u16> = self.chores().out().iter().copied().collect();
         for node in out {
             let back = self.ask(Peer::Node(node), &Call::Doubts { object: ALL }, QUICK).await;
             if let (Ok(_), Some(node)) = (back, placement.coordinate(node)) {
-                return self.place(&[node], &[], self.rate()).await.map(drop);
+                tracing::info!(node = node.node, "a node is back, and has its share again");
+                self.place(&[node], &[], 0).await?;
             }
         }
         let away = self.chores().away_for(time, self.net().now());
         for node in away {
-            if placement.current().contains(&node) && self.is_lacking(node).await? {
+            let is_due = self.chores().may_take_out(node, self.net().now());
+            if is_due && placement.current().contains(&node) && self.is_lacking(node).await? {
                 tracing::warn!(node, "a node has been away for long: files get copies elsewhere");
-                let said = self.place(&[], &[node], self.rate()).await?;
-                if !self.placement().current().contains(&node) {
-                    return self.takes_out(node).await;
+                let said = self.take_out(node).await?;
+                if self.placement().current().contains(&node) {
+                    tracing::warn!(node, said, "they cannot; looked at again in ten minutes");
+                    let now = self.net().now();
+                    self.chores().cannot_take_out(node, now);
                 }
-                tracing::warn!(node, said, "they cannot");
             }
         }
         Ok(())
@@ -135,9 +133,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// The same, slice by slice.
     async fn refill_all_of(&self, ino: Ino) -> Result<bool> {
+        let mut slice = SLICE;
         loop {
-            match self.refill(ino).await {
-                Err(Errno::EINPROGRESS) => self.net().sleep(GIVE_WAY).await,
+            match self.refill(ino, slice).await {
+                Err(Errno::EINPROGRESS) => {
+                    slice = slice.saturating_mul(2);
+                    self.net().sleep(GIVE_WAY).await;
+                }
                 filled => return filled,
             }
         }
@@ -147,7 +149,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ///
     /// # Errors
     /// `EINPROGRESS` if there is more to give; others may have the file first.
-    pub(crate) async fn refill(&self, ino: Ino) -> Result<bool> {
+    pub(crate) async fn refill(&self, ino: Ino, slice: usize) -> Result<bool> {
         let (placement, before) = (self.placement(), self.volume().spread(ino).await?);
         let back = self.who_is_back(&before).await;
         let joiners = self.who_joins(&placement, &before).await;
@@ -167,7 +169,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let ranks = back & spread.lacking;
         let filled = Spread { lacking: spread.lacking & !ranks, ..spread };
         let fence = self.delegations().raise(ino)?;
-        let fills = Filled { ranks, joiners: &joiners, without: None };
+        let fills = Filled { ranks, joiners: &joiners, slice, without: None };
         let (_, filled) = self.make_equal(filled, fence, fills).await?;
         let change = self.changes().exclusive(ino).await;
         if !self.delegations().is_last(ino, fence) {

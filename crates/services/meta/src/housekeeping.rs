@@ -27,6 +27,8 @@ const HEAL_EVERY: Duration = Duration::from_secs(3);
 const AWAY: Duration = Duration::from_secs(10);
 /// How long it is remembered that a member of a file was not reached.
 const UNREACHED: Duration = Duration::from_secs(60);
+/// How long it is before it is tried again to take a node out that could not be.
+const KEPT_IN: Duration = Duration::from_secs(600);
 /// How long it is before a copy is filled again that could not be.
 const LATER: Duration = Duration::from_secs(30);
 /// How often objects to be purged and files to be resolved are looked for, and, while the
@@ -85,6 +87,8 @@ pub(crate) struct Chores {
     away: BTreeMap<u16, (Time, Time)>,
     /// Nodes that were away for so long that files lie elsewhere.
     out: BTreeSet<u16>,
+    /// Nodes that could not be taken out, and when that was tried.
+    kept_in: BTreeMap<u16, Time>,
     /// Nodes that doubt what they have of copies, and in which boot.
     doubting: BTreeMap<u16, u64>,
     /// Files of which a member was not reached, which, and when that was said.
@@ -182,6 +186,17 @@ impl Chores {
         self.away.iter().filter(is_long).map(|(node, _)| *node).collect()
     }
 
+    /// Whether it is to be tried to take a node out.
+    pub(crate) fn may_take_out(&mut self, node: u16, now: Time) -> bool {
+        self.kept_in.retain(|_, at| now.since(*at) < KEPT_IN);
+        !self.kept_in.contains_key(&node)
+    }
+
+    /// That cannot be done now: all files were looked at for it.
+    pub(crate) fn cannot_take_out(&mut self, node: u16, now: Time) {
+        self.kept_in.insert(node, now);
+    }
+
     /// Nodes that the server has taken out.
     pub(crate) fn out(&mut self) -> &mut BTreeSet<u16> {
         &mut self.out
@@ -224,7 +239,8 @@ impl Chores {
             (self.heal_at, self.heal_runs) = (Some(now), true);
             self.todo.push_back(Chore::Heal);
         }
-        if !self.moving_runs && is_due(self.moving_at, HEAL_EVERY, now) {
+        let every = if self.moving.is_stuck() { LATER } else { HEAL_EVERY };
+        if !self.moving_runs && is_due(self.moving_at, every, now) {
             (self.moving_at, self.moving_runs) = (Some(now), true);
             self.todo.push_back(Chore::Move);
         }
@@ -288,6 +304,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     meta.chores().heal_runs = false;
                 }
                 Chore::Move => {
+                    meta.heal_by_itself().await;
                     meta.move_files().await;
                     meta.chores().moving_runs = false;
                 }

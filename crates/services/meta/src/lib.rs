@@ -343,8 +343,14 @@ impl<K, M, N> Meta<K, M, N> {
         Arc::clone(&locked(&self.0.placement))
     }
 
-    pub(crate) fn set_placement(&self, placement: Placement) {
-        *locked(&self.0.placement) = Arc::new(placement);
+    pub(crate) fn change_placement(
+        &self,
+        change: impl FnOnce(&Placement) -> Result<Placement>,
+    ) -> Result<()> {
+        let mut placement = locked(&self.0.placement);
+        let changed = change(&placement)?;
+        *placement = Arc::new(changed);
+        Ok(())
     }
 
     /// The nodes on which files may lie.

@@ -24,9 +24,10 @@ use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Layout, Reply};
-use outboard_wire::shared::{Coordinate, Peer, Strategy};
+use outboard_wire::shared::{Coordinate, FAN_MAX, Peer, Strategy};
 
 use crate::Meta;
+use crate::copies::has_copies;
 use crate::nodes::QUICK;
 
 const PREFIX: &[u8] = b"map";
@@ -132,28 +133,57 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         rate: u64,
     ) -> Result<String> {
         let _one = self.notes().exclusive(LOCK).await;
+        let (said, is_done) = self.place_alone(joins, leaves, rate).await?;
+        if is_done {
+            // Whoever asks says what becomes of a node that was taken out.
+            let named = joins.iter().map(|node| node.node).chain(leaves.iter().copied());
+            let mut out = self.chores().out().clone();
+            named.for_each(|node| _ = out.remove(&node));
+            self.note_out(out).await?;
+        }
+        Ok(said)
+    }
+
+    /// A node that was away for long has no files any more, and is put in again once it is back:
+    /// that is noted first.
+    pub(crate) async fn take_out(&self, node: u16) -> Result<String> {
+        let _one = self.notes().exclusive(LOCK).await;
+        let mut out = self.chores().out().clone();
+        out.insert(node);
+        self.note_out(out.clone()).await?;
+        let (said, is_done) = self.place_alone(&[], &[node], 0).await?;
+        if !is_done {
+            out.remove(&node);
+            self.note_out(out).await?;
+        }
+        Ok(said)
+    }
+
+    /// Under the lock of maps: what is said, and whether it is done.
+    async fn place_alone(
+        &self,
+        joins: &[Coordinate],
+        leaves: &[u16],
+        rate: u64,
+    ) -> Result<(String, bool)> {
         let placed = self.try_to_place(joins, leaves, rate).await;
         let placement = self.placement();
         self.volume().lies_on(placement.current().len(), placement.newest());
         match placed {
-            Ok(map) => {
-                // Whoever asks says what becomes of a node that was taken out.
-                let named = joins.iter().map(|node| node.node).chain(leaves.iter().copied());
-                let mut out = self.chores().out().clone();
-                named.for_each(|node| _ = out.remove(&node));
-                self.note_out(out).await?;
-                Ok(format!("{{\"map\":{map}}}"))
-            }
-            Err(Refused::Because(why)) => Ok(format!("{{\"refused\":\"{why}\"}}")),
+            Ok(map) => Ok((format!("{{\"map\":{map}}}"), true)),
+            Err(Refused::Because(why)) => Ok((format!("{{\"refused\":\"{why}\"}}"), false)),
             Err(Refused::Failed(errno)) => Err(errno),
         }
     }
 
-    /// A node that was away for long is put in again once it is back.
-    pub(crate) async fn takes_out(&self, node: u16) -> Result<()> {
-        let mut out = self.chores().out().clone();
-        out.insert(node);
-        self.note_out(out).await
+    /// All files lie by a map: if it is the newest still, no other is looked for.
+    pub(crate) async fn all_are_moved(&self, map: u32) -> Result<()> {
+        let _one = self.notes().exclusive(LOCK).await;
+        if self.placement().newest() != map {
+            return Err(Errno::EAGAIN);
+        }
+        self.note_moved(map, 0).await?;
+        self.change_placement(|placement| placement.all_moved())
     }
 
     async fn note_out(&self, out: BTreeSet<u16>) -> Result<()> {
@@ -164,11 +194,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.volume().note(OUT, Some(&value)).await?;
         *self.chores().out() = out;
         Ok(())
-    }
-
-    /// Bytes a second that are moved at most.
-    pub(crate) fn rate(&self) -> u64 {
-        self.chores().moving().rate()
     }
 
     async fn try_to_place(
@@ -196,11 +221,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let next = placement.with_map(&nodes)?;
         let map = next.newest();
         let value: Vec<u8> = next.current().iter().flat_map(|node| node.to_le_bytes()).collect();
+        self.chores().moving().begin();
         // Before the map: files that lie by it are looked for as soon as it is there.
         self.note_moved(placement.moved(), rate).await?;
         self.volume().note(&[PREFIX, &map.to_be_bytes()].concat(), Some(&value)).await?;
         tracing::info!(map, nodes = ?next.current(), "other nodes: files are moved");
-        self.set_placement(next);
+        // A node may have been found elsewhere meanwhile.
+        self.change_placement(|placement| placement.with_map(&nodes))?;
         Ok(map)
     }
 
@@ -240,6 +267,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     true => placement.of(&one).len(),
                     false => count_of(&one.layout).into(),
                 };
+                if count >= FAN_MAX && has_copies(&one.layout) {
+                    return Err(Refused::Because(format!(
+                        "inode {} has or asks for {count} copies: such a file cannot be moved",
+                        one.ino
+                    )));
+                }
                 if count > nodes {
                     files += 1;
                     widest = widest.max(count);

@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use outboard_base::task::{join_all, try_join_abreast};
-use outboard_base::{Errno, Ino, Result};
+use outboard_base::{Errno, Ino, Result, Time};
 use outboard_flow::Net;
 use outboard_kv::Kv;
-use outboard_kvfs::spread::Spread;
+use outboard_kvfs::spread::{LaidOut, Spread};
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{Coordinate, DATA_MAX, Peer};
@@ -23,6 +23,7 @@ use crate::Meta;
 use crate::copies::{SLICE, STRIP, has_copies};
 use crate::delegations::Held;
 use crate::grants::NOBODY;
+use crate::newest::VOLUME;
 use crate::nodes::{PATIENCE, QUICK};
 use crate::placement::Placement;
 
@@ -30,6 +31,10 @@ use crate::placement::Placement;
 const LOOK: usize = 1024;
 /// Strips of a file that are moved at a time.
 const ABREAST: usize = 16;
+/// Bytes of a file for which capabilities are signed once.
+const PART: u64 = 256 << 20;
+/// How often the rate is looked at.
+const RATE_LOOK: Duration = Duration::from_secs(1);
 /// How long others have a file between two slices of it.
 pub(crate) const GIVE_WAY: Duration = Duration::from_millis(100);
 
@@ -46,6 +51,10 @@ pub(crate) struct Moving {
     left: u64,
     /// Why, of one of them.
     why: Option<String>,
+    /// Nothing was moved the last time.
+    is_stuck: bool,
+    /// All files lay by this map the last time.
+    clean: Option<u32>,
 }
 
 impl Moving {
@@ -54,9 +63,14 @@ impl Moving {
         Moving { rate, ..Moving::default() }
     }
 
-    /// Bytes a second that are moved at most.
-    pub(crate) fn rate(&self) -> u64 {
-        self.rate
+    /// Files are to lie elsewhere.
+    pub(crate) fn begin(&mut self) {
+        (self.is_stuck, self.why) = (false, None);
+    }
+
+    /// It need not be looked again soon.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_stuck
     }
 
     /// So many from now on.
@@ -90,19 +104,47 @@ fn are_same(one: &[Coordinate], other: &[Coordinate]) -> bool {
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Moves what is to be moved: who lacks a copy first. One round over all files.
+    /// Nodes that are away for long are taken out, if that is wished.
+    pub(crate) async fn heal_by_itself(&self) {
+        if let Some(time) = self.options().heal_after
+            && let Err(errno) = self.heal_elsewhere(time).await
+        {
+            tracing::debug!(%errno, "nodes that are away for long");
+        }
+    }
+
+    /// Moves what is to be moved: who lacks a copy first. One round over all files. A file that is
+    /// being made as a map comes may be missed, so two rounds find nothing before it ends.
     pub(crate) async fn move_files(&self) {
         let placement = self.placement();
         if !placement.is_moving() {
             return;
         }
-        match self.move_round(&placement).await {
-            Ok(0) => match self.end_moving(&placement).await {
-                Ok(()) => tracing::info!(map = placement.newest(), "all files are moved"),
-                Err(errno) => tracing::info!(%errno, "files are moved; what they left is not gone"),
-            },
-            Ok(left) => tracing::info!(left, "files that are not moved yet"),
-            Err(errno) => tracing::warn!(%errno, "files to be moved cannot be looked for"),
+        let map = placement.newest();
+        let before = self.chores().moving().files;
+        let ended = match self.move_round(&placement).await {
+            Ok(0) if self.chores().moving().clean.replace(map) == Some(map) => {
+                self.end_moving(&placement).await
+            }
+            Ok(0) => return,
+            Ok(left) => {
+                tracing::info!(left, "files that are not moved yet");
+                Err(Errno::EAGAIN)
+            }
+            Err(errno) => Err(errno),
+        };
+        let mut chores = self.chores();
+        let moving = chores.moving();
+        moving.is_stuck = ended.is_err() && moving.files == before;
+        match ended {
+            Ok(()) => {
+                (moving.why, moving.clean) = (None, None);
+                tracing::info!(map, "all files are moved");
+            }
+            Err(errno) if moving.left == 0 => {
+                tracing::info!(%errno, "files are moved; what they left is not gone yet");
+            }
+            Err(_) => {}
         }
     }
 
@@ -115,15 +157,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             loop {
                 let (some, last) = self.volume().laid_out(after, LOOK).await?;
                 for one in some.into_iter().filter(|one| one.is_file) {
-                    let now = placement.of(&one);
-                    if are_same(&now, &placement.target(&one)) {
+                    let (now, target) = (placement.of(&one), placement.target(&one));
+                    if !now.is_empty() && are_same(&now, &target) {
                         continue;
                     }
-                    let time = self.net().now();
-                    let is_in_danger =
-                        now.iter().any(|node| self.chores().is_away(node.node, time));
+                    let is_in_danger = has_copies(&one.layout) && self.are_away(&now);
                     if is_in_danger || !in_danger {
-                        left += u64::from(!self.moves(one.ino).await);
+                        left += u64::from(!self.moves(&one, &now, &target).await);
                     }
                 }
                 let Some(last) = last else { break };
@@ -134,57 +174,80 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(left)
     }
 
+    /// Whether one of some nodes does not answer.
+    fn are_away(&self, nodes: &[Coordinate]) -> bool {
+        let (chores, now) = (self.chores(), self.net().now());
+        nodes.iter().any(|node| chores.is_away(node.node, now))
+    }
+
     /// Whether a file is where it is to be, or gone.
-    async fn moves(&self, ino: Ino) -> bool {
+    async fn moves(&self, file: &LaidOut, now: &[Coordinate], target: &[Coordinate]) -> bool {
+        let ino = file.ino;
         if !self.chores().is_due_again(ino, self.net().now()) {
+            return false;
+        }
+        // Nobody is kept from it for nothing.
+        let needs_all = !has_copies(&file.layout) && self.are_away(now);
+        if needs_all || self.are_away(&without(target, now)) {
+            self.cannot_move(ino, "one of its nodes is away");
             return false;
         }
         let begun = self.net().now();
         let before = self.chores().moving().bytes;
+        let mut slice = SLICE;
         let moved = loop {
-            match self.move_file(ino).await {
+            match self.move_file(ino, slice).await {
                 Err(Errno::EINPROGRESS) => {
-                    self.chores().moving().bytes += SLICE as u64 * STRIP;
+                    self.chores().moving().bytes += slice as u64 * STRIP;
+                    slice = slice.saturating_mul(2);
                     self.net().sleep(GIVE_WAY).await;
                     self.keep_to_rate(before, begun).await;
                 }
                 moved => break moved,
             }
         };
+        self.delegations().let_go(ino);
         self.keep_to_rate(before, begun).await;
         match moved {
-            Ok(is_moved) => {
-                self.chores().moving().files += u64::from(is_moved);
-                is_moved
-            }
-            Err(Errno::ESTALE) => true,
+            Ok(true) => self.chores().moving().files += 1,
+            Ok(false) => self.cannot_move(ino, "fewer nodes would have all of it"),
+            Err(Errno::ESTALE) => return true,
             // Somebody else was at it.
-            Err(Errno::EAGAIN) => false,
+            Err(Errno::EAGAIN) => return false,
             Err(errno) => {
                 tracing::warn!(%ino, %errno, "a file cannot be moved; tried again");
-                let now = self.net().now();
-                let mut chores = self.chores();
-                chores.try_later(ino, now);
-                chores.moving().why = Some(format!("inode {ino}: {errno}"));
-                false
+                self.cannot_move(ino, errno.name());
             }
         }
+        moved.unwrap_or(false)
     }
 
-    /// Waits until what was moved since took as long as it is to take.
-    async fn keep_to_rate(&self, before: u64, begun: outboard_base::Time) {
-        let moving = self.chores().moving().clone();
-        if let Some(millis) = (moving.bytes - before).saturating_mul(1000).checked_div(moving.rate)
-        {
-            let due = begun.after(Duration::from_millis(millis));
-            self.net().sleep(due.since(self.net().now())).await;
+    /// It is tried again later.
+    fn cannot_move(&self, ino: Ino, why: &str) {
+        let now = self.net().now();
+        let mut chores = self.chores();
+        chores.try_later(ino, now);
+        chores.moving().why = Some(format!("inode {ino}: {why}"));
+    }
+
+    /// Waits until what was moved since took as long as it is to take, by the rate as it is then.
+    async fn keep_to_rate(&self, before: u64, begun: Time) {
+        loop {
+            let moving = self.chores().moving().clone();
+            let moved = moving.bytes.saturating_sub(before);
+            let Some(millis) = moved.saturating_mul(1000).checked_div(moving.rate) else { return };
+            let left = begun.after(Duration::from_millis(millis)).since(self.net().now());
+            if left.is_zero() {
+                return;
+            }
+            self.net().sleep(left.min(RATE_LOOK)).await;
         }
     }
 
-    async fn move_file(&self, ino: Ino) -> Result<bool> {
+    async fn move_file(&self, ino: Ino, slice: usize) -> Result<bool> {
         let spread = self.volume().spread(ino).await?;
         if has_copies(&spread.layout) {
-            self.refill(ino).await?;
+            self.refill(ino, slice).await?;
             let spread = self.volume().spread(ino).await?;
             return Ok(self.is_at_target(&spread));
         }
@@ -206,6 +269,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let file = spread.laid_out();
         let mut there = Vec::new();
         for node in without(&placement.target(&file), &placement.of(&file)) {
+            if self.are_away(std::slice::from_ref(&node)) {
+                continue;
+            }
             let call = Call::Doubts { object };
             if self.ask(Peer::Node(node.node), &call, QUICK).await.is_ok() {
                 self.tell_keys(std::slice::from_ref(&node)).await;
@@ -239,7 +305,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             if have_all.contains(&node.node) { 0 } else { 1_u16 << rank }
         };
         let lacking = target.iter().enumerate().map(lacks).fold(0, |all, rank| all | rank);
-        self.volume().moved(ino, &numbers(&target), lacking).await?;
+        self.volume().moved(&filled.laid_out(), &numbers(&target), lacking).await?;
         self.chores().moving().bytes += (joiners.len() as u64 * filled.attr.blocks * 512)
             .checked_rem(SLICE as u64 * STRIP)
             .unwrap_or(0);
@@ -250,7 +316,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Under a fence above its last seal: one that comes again is not to make it anew.
     pub(crate) async fn forget_at(&self, nodes: &[Coordinate], ino: Ino) {
         let Ok(fence) = self.delegations().raise(ino) else { return };
-        let asked = nodes.iter().map(|node| self.purge_at(node.node, ino.0, fence));
+        let there = nodes.iter().filter(|node| !self.are_away(std::slice::from_ref(*node)));
+        let asked = there.map(|node| self.purge_at(node.node, ino.0, fence));
         for forgotten in join_all(asked.collect()).await {
             if let Err(errno) = forgotten {
                 tracing::debug!(%ino, %errno, "a node keeps what it has of a file that was moved");
@@ -273,23 +340,36 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if now.len() != target.len() || spread.cut.is_some() {
             return Err(Errno::EAGAIN);
         }
+        if are_same(&now, &target) {
+            return Ok(true);
+        }
+        if has_copies(&spread.layout) {
+            return Err(Errno::EAGAIN);
+        }
         let (joiners, leavers) = (without(&target, &now), without(&now, &target));
         let fence = self.delegations().raise(ino)?;
         let all: Vec<Coordinate> = now.iter().chain(&joiners).copied().collect();
         self.tell_keys(&all).await;
-        let found = self.seal_at(&all, ino.0, fence).await?;
+        self.seal_at(&joiners, ino.0, fence).await?;
+        let found = self.seal_at(&now, ino.0, fence).await?;
         let end = found.iter().map(|object| object.end).max().unwrap_or(0);
+        let boots = self.boots_of(&joiners).await?;
         let held = Held { mode: Mode::Write, fence };
-        let from = self.grant_at(NOBODY, &spread, held, now.clone()).await?;
-        let to = Grant { nodes: target.clone(), ..from.clone() };
-        let moved = self.copy_shares(&from, &to, end).await?;
-        let flushed = self.data().flush(joiners.iter().map(|node| Peer::Node(node.node)));
-        self.in_time(flushed).await?;
+        // They may have some of it from before, or of another time.
+        let fresh = self.grant_at(NOBODY, &spread, held, joiners.clone()).await?;
+        self.in_time(self.data().hole(&fresh, 0..u64::MAX)).await?;
+        let moved = self.copy_shares(&spread, held, (&now, &target), end).await?;
+        // What was acknowledged before is durable where it is, or was lost there before: who wrote
+        // it hears so there.
+        self.boots_of(&now).await?;
+        if self.boots_of(&joiners).await? != boots {
+            return Err(Errno::EIO);
+        }
         let change = self.changes().exclusive(ino).await;
         if !self.delegations().is_last(ino, fence) {
             return Err(Errno::EAGAIN);
         }
-        self.volume().moved(ino, &numbers(&target), 0).await?;
+        self.volume().moved(&spread.laid_out(), &numbers(&target), 0).await?;
         // What was put aside behind the end is not there any more: it is counted again.
         self.delegations().must_resolve(ino);
         drop(change);
@@ -299,12 +379,28 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         Ok(true)
     }
 
+    /// What nodes have answered is durable; in which boots they are.
+    async fn boots_of(&self, nodes: &[Coordinate]) -> Result<Vec<u64>> {
+        let asked = nodes.iter().map(|node| self.ask_node(node.node, &Call::Flush)).collect();
+        let answers = join_all(asked).await.into_iter().map(|answer| match answer? {
+            Reply::Number(boot) => Ok(boot),
+            _ => Err(Errno::EPROTO),
+        });
+        answers.collect()
+    }
+
     /// Copies the strips whose nodes differ, of a file with so many bytes, which need not end where
-    /// a run of data does; how many bytes.
-    async fn copy_shares(&self, from: &Grant, to: &Grant, end: u64) -> Result<u64> {
-        let strip = u64::from(from.layout.strip.clamp(1, DATA_MAX));
+    /// a run of data does; how many bytes. Capabilities are signed anew for each part of it.
+    async fn copy_shares(
+        &self,
+        spread: &Spread,
+        held: Held,
+        (now, target): (&[Coordinate], &[Coordinate]),
+        end: u64,
+    ) -> Result<u64> {
+        let strip = u64::from(spread.layout.strip.clamp(1, DATA_MAX));
         let moves: Vec<bool> =
-            from.nodes.iter().zip(&to.nodes).map(|(was, is)| was.node != is.node).collect();
+            now.iter().zip(target).map(|(was, is)| was.node != is.node).collect();
         let is_moved = |at: u64| {
             let share = (at / strip).checked_rem(moves.len() as u64);
             share
@@ -314,9 +410,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         };
         let (mut at, mut moved) = (0, 0);
         while at < end {
+            let from = &self.grant_at(NOBODY, spread, held, now.to_vec()).await?;
+            let to = &Grant { nodes: target.to_vec(), ..from.clone() };
             let (runs, known) = self.in_time(self.data().runs(from, at)).await?;
-            let pieces = runs.into_iter().map(|run| run.start.max(at)..run.end.min(known).min(end));
-            let pieces = pieces.flat_map(|run| {
+            let known = known.min(at.saturating_add(PART)).min(end);
+            let runs = runs.into_iter().map(|run| run.start.max(at)..run.end.min(known));
+            let pieces = runs.flat_map(|run| {
                 let first = run.start / strip;
                 (first..run.end.div_ceil(strip)).map(move |number| {
                     let start = number.saturating_mul(strip);
@@ -353,19 +452,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let leaving: Vec<&Coordinate> =
             placement.all().iter().filter(|node| !is_current(node)).collect();
         for node in &leaving {
-            if self.ask_node(node.node, &Call::Flush).await.is_ok() {
-                self.in_time(self.data().leaves(Peer::Node(node.node))).await?;
-                self.flushed_by_all(node.node).await?;
-            }
+            let own = self.data().leaves(Peer::Node(node.node));
+            let _or_lost = self.within(PATIENCE, own).await;
+            self.flushed_by_all(node.node).await?;
         }
-        let rate = self.rate();
-        let next = self.placement();
-        if next.newest() != placement.newest() {
-            return Err(Errno::EAGAIN);
-        }
-        self.note_moved(next.newest(), rate).await?;
-        self.set_placement(next.all_moved()?);
-        self.chores().moving().why = None;
+        self.all_are_moved(placement.newest()).await?;
         for node in leaving {
             tracing::info!(node = node.node, "a node has no files any more");
         }
@@ -378,39 +469,60 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         while let Some(first) = from {
             let found = self.objects_at(node, first).await?;
             from = found.last().and_then(|last| last.object.checked_add(1));
-            for object in found {
+            let to_purge = self.to_purge().await?;
+            for object in found.into_iter().filter(|object| object.object != VOLUME) {
                 let ino = Ino(object.object);
-                let spread = match self.volume().spread(ino).await {
-                    // It is purged by itself, or nothing of a file.
-                    Err(Errno::ESTALE | Errno::EINVAL) => continue,
-                    spread => spread?,
-                };
-                let lies = placement.of(&spread.laid_out());
-                if lies.iter().all(|member| member.node != node) {
-                    let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
-                    self.give_up(ino, None).await?;
+                if to_purge.contains(&ino.0) || self.lies_at(placement, node, ino).await? {
+                    continue;
+                }
+                let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
+                self.give_up(ino, None).await?;
+                // In its turn it is looked at again: nothing but that counts.
+                if !self.lies_at(placement, node, ino).await? {
                     let fence = self.delegations().raise(ino)?;
                     self.purge_at(node, ino.0, fence).await?;
                 }
+                self.delegations().let_go(ino);
             }
         }
         Ok(())
     }
 
-    /// Clients have had what a node acknowledged to them made durable there.
+    /// Whether a node is to have an object. `EAGAIN` if there is another map by now.
+    async fn lies_at(&self, placement: &Placement, node: u16, ino: Ino) -> Result<bool> {
+        if self.placement().newest() != placement.newest() {
+            return Err(Errno::EAGAIN);
+        }
+        match self.volume().spread(ino).await {
+            // Of a file that is gone, and was purged while this node was no part of it.
+            Err(Errno::ESTALE) => Ok(false),
+            Err(Errno::EINVAL) => Ok(true),
+            spread => {
+                let lies = placement.of(&spread?.laid_out());
+                Ok(lies.is_empty() || lies.iter().any(|member| member.node == node))
+            }
+        }
+    }
+
+    /// Clients have had what a node acknowledged to them made durable there, or know that it may
+    /// be lost. Who has no lease has lost what it had of files.
     async fn flushed_by_all(&self, node: u16) -> Result<()> {
         let now = self.net().now();
         let clients: Vec<u64> = {
             let table = self.clients();
             table.numbers().filter(|client| table.has_lease(*client, now)).collect()
         };
-        let call = Call::Leaves { node };
-        let asked =
-            clients.into_iter().map(|client| self.ask(Peer::Client(client), &call, PATIENCE));
-        let mut answers = join_all(asked.collect()).await.into_iter();
-        answers.try_for_each(|answer| match answer? {
-            Reply::Done => Ok(()),
-            _ => Err(Errno::EPROTO),
-        })
+        let call = &Call::Leaves { node };
+        let asked = clients.into_iter().map(|client| async move {
+            let answer = self.ask(Peer::Client(client), call, PATIENCE).await;
+            (client, answer)
+        });
+        for (client, answer) in join_all(asked.collect()).await {
+            let is_silent = answer == Err(Errno::EIO);
+            if is_silent && self.clients().has_lease(client, self.net().now()) {
+                return Err(Errno::EAGAIN);
+            }
+        }
+        Ok(())
     }
 }

@@ -88,7 +88,14 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`].
     pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
-        self.flush_or_give_up(self.nodes(grant).into_iter(), patience(grant)).await
+        let mut nodes = self.nodes(grant);
+        if !has_copies(grant) {
+            // Where it lay when it was written, too: nobody else knows whether that was lost.
+            nodes.extend(self.unsynced.of(grant.capability.object));
+            nodes.sort_unstable();
+            nodes.dedup();
+        }
+        self.flush_or_give_up(nodes.into_iter(), patience(grant)).await
     }
 
     /// Asks nodes until they reply, or give them up.
@@ -139,7 +146,7 @@ impl<N: Net> Data<N> {
     }
 
     /// Nodes that may have acknowledged something of an object that they have not flushed.
-    pub(crate) fn unsynced(&self, object: u64) -> Vec<Peer> {
+    pub fn unsynced(&self, object: u64) -> Vec<Peer> {
         self.unsynced.of(object)
     }
 
@@ -159,16 +166,13 @@ impl<N: Net> Data<N> {
         Ok(())
     }
 
-    /// A node is about to go: what it has acknowledged becomes durable, now or not at all.
-    ///
-    /// # Errors
-    /// [`DataError`] if it does not say so at once.
-    pub async fn leaves(&self, node: Peer) -> Result<(), DataError> {
+    /// A node is about to go: what it has acknowledged becomes durable, or counts as lost.
+    pub async fn leaves(&self, node: Peer) {
         let (alone, others) = self.unsynced.nodes();
-        if alone.contains(&node) || others.contains(&node) {
-            self.flush_or_give_up(std::iter::once(node), Patience::Once).await?;
+        let is_there = alone.contains(&node) || others.contains(&node);
+        if is_there && self.flush_or_give_up(std::iter::once(node), Patience::Once).await.is_err() {
+            self.unsynced.is_gone(node);
         }
-        Ok(())
     }
 
     /// Whether something of an object that was acknowledged is lost: a node lost power before it

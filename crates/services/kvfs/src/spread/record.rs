@@ -249,20 +249,24 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         self.lies(ino, None, ranks).await
     }
 
-    /// The bytes of a file lie on these nodes from now on, of which these ranks lack something.
-    /// Durable before it returns. `ESTALE` if the file is gone.
-    pub async fn moved(&self, ino: Ino, members: &[u16], lacking: u16) -> Result<()> {
-        self.lies(ino, Some(members), lacking).await
+    /// The bytes of a file, which lay so, lie on these nodes from now on, of which these ranks lack
+    /// something. Durable before it returns. `ESTALE` if the file is gone, `EAGAIN` if it lies
+    /// otherwise by now.
+    pub async fn moved(&self, lay: &LaidOut, members: &[u16], lacking: u16) -> Result<()> {
+        self.lies(lay.ino, Some((lay, members)), lacking).await
     }
 
-    async fn lies(&self, ino: Ino, members: Option<&[u16]>, ranks: u16) -> Result<()> {
+    async fn lies(&self, ino: Ino, moved: Option<(&LaidOut, &[u16])>, ranks: u16) -> Result<()> {
         {
             let _guard = self.range_locks.exclusive(ino).await;
             self.transact(async |txn| -> Tried<()> {
                 txn.essential();
                 let mut inode = spread_inode(txn, ino).await?;
                 inode.mark(marks::LACKING, ranks != 0);
-                if let Some(members) = members {
+                if let Some((lay, members)) = moved {
+                    if (inode.layout, &inode.members) != (Some(lay.layout), &lay.members) {
+                        return Err(Errno::EAGAIN.into());
+                    }
                     members.clone_into(&mut inode.members);
                 }
                 txn.put_inode(&inode)?;

@@ -59,6 +59,7 @@ impl Pace {
 pub(crate) fn add(dir: &Path, count: u16, pace: &Pace) -> Result<ExitCode, Failure> {
     let (mut cluster, rate) = (Cluster::of(dir)?, pace.rate()?);
     must_be_changeable(&cluster)?;
+    let _alone = alone(&cluster)?;
     let before = cluster.description.clone();
     let last = before.nodes.iter().map(|node| node.number).max().unwrap_or(0);
     let new: Vec<Node> = (1..=count)
@@ -66,21 +67,33 @@ pub(crate) fn add(dir: &Path, count: u16, pace: &Pace) -> Result<ExitCode, Failu
         .collect::<Result<_, Failure>>()?;
     cluster.description.nodes.extend(new.iter().cloned());
     describe(&mut cluster)?;
-    let asked = start(&cluster, &new).and_then(|()| {
+    let asked = start(&cluster, &new).map_err(Refusal::Sure).and_then(|()| {
         let is_new = |one: &Coordinate| new.iter().any(|node| node.number == one.node);
         let joins = cluster.description.coordinates().into_iter().filter(is_new).collect();
         place(&cluster, &Call::Place { joins, leaves: Vec::new(), rate })
     });
     let names: Vec<String> = new.iter().map(|node| Role::Node(node.number).to_string()).collect();
     let names = names.join(", ");
-    if let Err(refused) = asked {
-        // As it was.
-        cluster.description = before;
-        describe(&mut cluster)?;
-        new.iter().try_for_each(|node| end(&cluster, Role::Node(node.number)))?;
-        return Err(refused);
+    match asked {
+        Ok(()) => {}
+        Err(Refusal::Sure(refused)) => {
+            // As it was.
+            cluster.description = before;
+            describe(&mut cluster)?;
+            new.iter().try_for_each(|node| end(&cluster, Role::Node(node.number)))?;
+            return Err(refused);
+        }
+        Err(Refusal::Unsure(failure)) => {
+            eprintln!(
+                "outboard: nobody knows whether the server has taken {names}, which stay: once it \
+                 answers, `outboard cluster drain {} NODE` takes them away again",
+                cluster.dir.display()
+            );
+            return Err(failure);
+        }
     }
-    if follow(&cluster, pace, &format!("files to {names}"))? {
+    let goes_on = "it goes on by itself";
+    if follow(&cluster, pace, (&format!("files to {names}"), goes_on))? {
         println!("{names} came; files are where they belong");
     }
     Ok(ExitCode::SUCCESS)
@@ -90,13 +103,17 @@ pub(crate) fn add(dir: &Path, count: u16, pace: &Pace) -> Result<ExitCode, Failu
 pub(crate) fn drain(dir: &Path, name: &str, pace: &Pace) -> Result<ExitCode, Failure> {
     let (mut cluster, rate) = (Cluster::of(dir)?, pace.rate()?);
     must_be_changeable(&cluster)?;
+    let _alone = alone(&cluster)?;
     let number = name.strip_prefix("node.").unwrap_or(name).parse::<u16>();
     let number = number.map_err(|_| {
         Failure::usage(format!("{name:?} is no node: say it as in `drain DIR node.2`"))
     })?;
     let role = Role::Node(cluster.description.node(Some(number))?.number);
-    place(&cluster, &Call::Place { joins: Vec::new(), leaves: vec![number], rate })?;
-    if !follow(&cluster, pace, &format!("files from {role}"))? {
+    let call = Call::Place { joins: Vec::new(), leaves: vec![number], rate };
+    place(&cluster, &call)
+        .map_err(|(Refusal::Sure(failure) | Refusal::Unsure(failure))| failure)?;
+    let goes_on = "it goes on by itself; the same command again ends the node then";
+    if !follow(&cluster, pace, (&format!("files from {role}"), goes_on))? {
         return Ok(ExitCode::SUCCESS);
     }
     let data = cluster.description.path(&cluster.description.node(Some(number))?.data);
@@ -122,6 +139,22 @@ fn must_be_changeable(cluster: &Cluster) -> Result<(), Failure> {
         ));
     }
     Ok(())
+}
+
+/// One of them at a time changes a cluster.
+fn alone(cluster: &Cluster) -> Result<Running, Failure> {
+    cluster.make_run()?;
+    Running::claim(&cluster.dir.join("run").join("nodes.pid")).map_err(|_| {
+        Failure::usage("another `outboard cluster add` or `drain` of this cluster is under way")
+    })
+}
+
+/// Why nodes do not come or go.
+enum Refusal {
+    /// It was not done.
+    Sure(Failure),
+    /// Nobody knows.
+    Unsure(Failure),
 }
 
 fn describe(cluster: &mut Cluster) -> Result<(), Failure> {
@@ -170,27 +203,29 @@ fn end(cluster: &Cluster, role: Role) -> Result<(), Failure> {
     Ok(())
 }
 
-fn place(cluster: &Cluster, call: &Call) -> Result<(), Failure> {
-    let said = match cluster.ask_busy_server(call, PLACE_LIMIT)? {
+fn place(cluster: &Cluster, call: &Call) -> Result<(), Refusal> {
+    let answer = cluster.ask_busy_server(call, PLACE_LIMIT).map_err(Refusal::Unsure)?;
+    let said = match answer {
         Reply::Text(text) => serde_json::from_str::<Value>(&text).unwrap_or_default(),
         Reply::Failed(errno) => {
-            return Err(Failure::internal(format!("the server cannot do it: {errno}")));
+            let message = format!("the server cannot do it: {errno}");
+            return Err(Refusal::Unsure(Failure::internal(message)));
         }
         _ => Value::Null,
     };
     if let Some(why) = said.get("refused").and_then(Value::as_str) {
-        return Err(Failure::usage(format!("the server refuses: {why}")));
+        return Err(Refusal::Sure(Failure::usage(format!("the server refuses: {why}"))));
     }
     match said.get("map") {
         Some(_) => Ok(()),
-        None => Err(Failure::internal("the server answers nonsense")),
+        None => Err(Refusal::Unsure(Failure::internal("the server answers nonsense"))),
     }
 }
 
 /// Waits until files are moved; false: nobody waits for it.
-fn follow(cluster: &Cluster, pace: &Pace, what: &str) -> Result<bool, Failure> {
+fn follow(cluster: &Cluster, pace: &Pace, (what, then): (&str, &str)) -> Result<bool, Failure> {
     let goes_on = format!(
-        "it goes on by itself: `outboard cluster status {} --json` says how far it is",
+        "{then}; `outboard cluster status {} --json` says how far it is",
         cluster.dir.display()
     );
     if pace.detach {

@@ -287,7 +287,8 @@ struct One {
 impl Kept {
     /// Starts all that do not run.
     fn start(cluster: Cluster) -> Result<Kept, Failure> {
-        let (all, gone, described) = (BTreeMap::new(), Vec::new(), written(&cluster));
+        // It is read once more: it may have been written since.
+        let (all, gone, described) = (BTreeMap::new(), Vec::new(), None);
         let mut kept = Kept { cluster, described, all, gone };
         for role in kept.cluster.description.processes() {
             kept.begin(role)?;
