@@ -14,6 +14,7 @@ mod command;
 pub mod copies;
 pub mod crash;
 pub mod cut;
+pub mod linear;
 pub mod nodes;
 mod skips;
 pub mod twins;

@@ -14,6 +14,8 @@
 //!   have all;
 //! - `nodes`: nodes come and go under writers, also while parts are killed, and one is away for so
 //!   long that its copies are made elsewhere;
+//! - `linear`: what threads of two hosts are answered of registers, lists, counters under locks and
+//!   exclusive names has an order, whoever is killed meanwhile, as a checker of histories finds;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
 //!   when asked for: it takes root, and most of a minute);
@@ -39,20 +41,23 @@ use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
 use outboard_tests::copies::{Away, Writer, filled, holds, mended, spread};
 use outboard_tests::crash::{Mode, Worker};
+use outboard_tests::linear::{self, Wanted};
 use outboard_tests::nodes::{HEAL_AFTER, come_and_go};
 use outboard_tests::twins::Pair;
 use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|copies|nodes|revoked|cut|stopped]... [--cache=none|hybrid]...
-       [--client=dpu|host|standard] [--rounds=N] [--seed=N] [--ensemble=DIRECTORY]
-       [--base=DIRECTORY]
+shared [--only=hosts|clients|killed|copies|nodes|linear|revoked|cut|stopped]...
+       [--cache=none|hybrid]...
+       [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--seed=N]
+       [--ensemble=DIRECTORY] [--base=DIRECTORY]
 
   --only    just these cases [default: all but cut and stopped]
   --cache   the cache of the mounts [default: each]
-  --client  who is the client in `killed`; host and standard have no cache [default: dpu]
+  --client  who is the client in `killed`, `linear`; host and standard have no cache [default: dpu]
   --rounds  kills [default: 6]
+  --seconds how long `linear` begins new rounds [default: 3]
   --seed    repeats the kills of a run [default: from the clock]
   --ensemble  of `scripts/zookeeper`, running: it is the coordinator, and its servers are killed
   --base    where cluster, volumes and journals go [default: a new folder in /tmp]
@@ -63,6 +68,7 @@ struct Options {
     caches: Vec<String>,
     client: String,
     rounds: u64,
+    seconds: u64,
     seed: u64,
     ensemble: Option<PathBuf>,
     base: PathBuf,
@@ -97,6 +103,7 @@ impl Options {
             caches: Vec::new(),
             client: "dpu".into(),
             rounds: 6,
+            seconds: 3,
             seed: clock.map_or(1, |now| now.as_secs()),
             ensemble: None,
             base: env::temp_dir().join(format!("outboard-shared-{}", std::process::id())),
@@ -105,16 +112,13 @@ impl Options {
             let unknown = || format!("unknown argument `{arg}`\n{USAGE}");
             let (key, value) = arg.split_once('=').ok_or_else(unknown)?;
             match (key, value) {
-                (
-                    "--only",
-                    "hosts" | "clients" | "killed" | "copies" | "nodes" | "revoked" | "cut"
-                    | "stopped",
-                ) => {
+                ("--only", case) if CASES.iter().any(|(name, _)| *name == case) => {
                     options.only.push(value.into());
                 }
                 ("--cache", "none" | "hybrid") => options.caches.push(value.into()),
                 ("--client", "dpu" | "host" | "standard") => options.client = value.into(),
                 ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
+                ("--seconds", _) => options.seconds = value.parse().map_err(|_| unknown())?,
                 ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
                 ("--ensemble", path) => options.ensemble = Some(path.into()),
                 ("--base", path) => options.base = PathBuf::from(path),
@@ -159,12 +163,13 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 8] = [
+const CASES: [(&str, Case); 9] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
     ("copies", copies),
     ("nodes", nodes),
+    ("linear", linear),
     ("revoked", revoked),
     ("cut", cut),
     ("stopped", stopped),
@@ -508,6 +513,26 @@ fn nodes(options: &Options, place: &Path, cache: &str) -> Result<()> {
     come_and_go(&cluster, &volume.mountpoint(), options.seed)
         .map_err(|error| format!("{error}\n{}\n{}", volume.log_tail(), cluster.log_tail()))?;
     volume.stop()?;
+    filled(&cluster)?;
+    cluster.down()
+}
+
+fn linear(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 3, false)?;
+    let flags = [format!("--cache={cache}"), format!("--client={}", options.client)];
+    let flags = flags.each_ref().map(String::as_str);
+    let store = cluster.store()?;
+    let host = |name| host_with(&store, place, name, &flags, None);
+    let mut hosts = [host("one")?, host("other")?];
+    let wanted = Wanted {
+        seconds: options.seconds,
+        seed: options.seed,
+        is_cached: cache != "none",
+        has_dpu: options.client == "dpu",
+        dir: place,
+    };
+    linear::run(&cluster, &mut hosts, &wanted)?;
+    hosts.iter_mut().try_for_each(Volume::stop)?;
     filled(&cluster)?;
     cluster.down()
 }

@@ -428,6 +428,11 @@ pub(super) const LONG: &[Stage] = &[
         Action::Command(&["target/test-fast/shared", "--only=killed", "--rounds=100"]),
     ),
     piece(
+        "shared-linear",
+        "what two hosts are answered of one volume has an order, whoever dies or stands still",
+        Action::Command(&["target/test-fast/shared", "--only=linear", "--seconds=840"]),
+    ),
+    piece(
         "shared-wire",
         "a million attacks on a node's process over its network, in each model of trust",
         Action::Command(&["target/test-fast/attacks", "--tries=1000000"]),
