@@ -349,6 +349,13 @@ mod tests {
             strategy, rank: 0, k: 2, unit: 0, role, offset: 8192, bytes: 64, sequence: 2,
             previous: 1, crc: 3, session: 4, number: 5, lane: 6, coordinates,
         };
+        let unit = |node: u16, unit, role| shared::Coordinate { unit, role, ..at(node) };
+        let all = [unit(8, 0, role), unit(9, 1, role), unit(7, 2, shared::Role::Parity)];
+        #[rustfmt::skip]
+        let part = shared::WriteHead {
+            strategy: shared::Strategy::Parity, rank: 2, unit: 1, role: shared::Role::Parity,
+            coordinates: shared::Coordinates::new(&all).unwrap(), ..write
+        };
         let read = shared::ReadHead { offset: 8192, bytes: 64, unit: 0, map: false };
         let heads = |data, target| {
             let head = shared::Head { request: 9, data, epoch: 1, settled: 0, hop: 0 };
@@ -369,6 +376,7 @@ mod tests {
         let aside = heads(0, shared::Target::Hole(aside));
         let hole = heads(0, shared::Target::Hole(hole));
         let write = heads(64, shared::Target::Write(write));
+        let part = heads(64, shared::Target::Write(part));
         let read = heads(0, shared::Target::Read(read));
         let outcome = Err(shared::Reason::Busy);
         let (data, request, sequence, epoch) = (0, 9, 2, 1);
@@ -380,6 +388,7 @@ mod tests {
         let with_data = shared::Answer { data: 3, outcome: Ok(()), ..answer };
         let mut seeds = vec![answer.emit().to_vec(), [&with_data.emit()[..], b"abc"].concat()];
         seeds.extend(written(roce::Opcode::WriteOnly, &write));
+        seeds.extend(written(roce::Opcode::WriteOnly, &part));
         seeds.extend(written(roce::Opcode::ReadRequest, &read));
         seeds.extend(written(roce::Opcode::WriteOnly, &hole));
         seeds.extend(written(roce::Opcode::WriteOnly, &aside));

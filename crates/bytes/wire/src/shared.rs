@@ -29,9 +29,12 @@
 //! strips `i` of its bytes with `i mod n` the place. Any message is a SEND if it fits a packet,
 //! else a WRITE; its first two bytes say what it is ([`MessageKind`]). An answer is a message of
 //! its own, since an acknowledgement of a reliable connection carries nothing.
-//! All heads of a request stand in its first packet, so `n` is at most 16 and they at most
+//! All heads of a request stand in its first packet, so `n` is at most 20 and they at most
 //! [`HEADS_MAX`] bytes. *n* counts who shares the write: the receivers a node forwards to are
-//! found in the coordinates by strategy and rank. The MAC is over the 64 bytes before it; who makes
+//! found in the coordinates by strategy and rank. With parities (strategy 3) the coordinates are
+//! those of the `k` data units and then of the `n - k` parities, each with its number as its unit
+//! and with its role; the head has the role of its receiver, and as its unit the data unit whose
+//! bytes, or whose parts, it brings. The MAC is over the 64 bytes before it; who makes
 //! and checks it has the key. What a decoder accepts is whole, in range and without overflow;
 //! whether it is allowed is the node's to say.
 
@@ -55,10 +58,14 @@ pub use spread::SUCCESSORS_MAX;
 
 /// Version of every format here.
 pub const VERSION: u8 = 1;
-/// Most coordinates of a write, and most data units of a stripe.
+/// Most copies, and most data units of a stripe.
 pub const FAN_MAX: usize = 16;
+/// Most parity units of a stripe.
+pub const PARITY_MAX: usize = 4;
+/// Most coordinates of a write.
+pub const MEMBERS_MAX: usize = FAN_MAX + PARITY_MAX;
 /// Most bytes of all heads of a request.
-pub const HEADS_MAX: usize = HEAD_LEN + CAPABILITY_LEN + WRITE_LEN + FAN_MAX * COORDINATE_LEN;
+pub const HEADS_MAX: usize = HEAD_LEN + CAPABILITY_LEN + WRITE_LEN + MEMBERS_MAX * COORDINATE_LEN;
 /// Most bytes of data of one message: a strip.
 pub const DATA_MAX: u32 = 1 << 20;
 

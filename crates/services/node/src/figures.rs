@@ -21,6 +21,30 @@ fn object<'a>(fields: impl IntoIterator<Item = (&'a str, u64)>) -> String {
     out
 }
 
+/// What each handler cost.
+fn handlers(nic: &Nic) -> String {
+    let all: Vec<String> = Handler::ALL
+        .into_iter()
+        .map(|handler| {
+            let cost = nic.ledger().of(handler);
+            let fields = object([
+                ("runs", cost.runs),
+                ("instructions", cost.instructions),
+                ("bytes", cost.bytes),
+                ("sends", cost.sends),
+                ("dma", cost.dma),
+                ("dma_bytes", cost.dma_bytes),
+                ("passed", cost.passed),
+                ("passed_bytes", cost.passed_bytes),
+                ("timed", cost.timed),
+                ("ns", cost.ns),
+            ]);
+            format!("\"{}\":{fields}", handler.name())
+        })
+        .collect();
+    all.join(",")
+}
+
 /// All of them. `trusted`: objects that it does not doubt, if it doubts any.
 pub(crate) fn json(
     options: &NodeOptions,
@@ -31,6 +55,7 @@ pub(crate) fn json(
 ) -> String {
     let counts = nic.counts();
     let (landed_nic, landed_cpu) = nic.landed();
+    let (sums, sum_bytes, sums_lost) = nic.sums();
     let runtime = object([
         ("descriptors", u64::from(nic.table().used())),
         ("descriptors_most", u64::from(nic.table().most())),
@@ -55,34 +80,18 @@ pub(crate) fn json(
         ("requests_timed", counts.timed.0),
         ("requests_ns", counts.timed.1),
         ("passing", nic.passing() as u64),
+        ("sums", sums as u64),
+        ("sum_bytes", sum_bytes as u64),
+        ("sums_lost", sums_lost),
         ("contexts", nic.contexts() as u64),
         ("keys", keys as u64),
         ("doubts", u64::from(trusted.is_some())),
         ("trusted", trusted.unwrap_or(0) as u64),
     ]);
-    let handlers: Vec<String> = Handler::ALL
-        .into_iter()
-        .map(|handler| {
-            let cost = nic.ledger().of(handler);
-            let fields = object([
-                ("runs", cost.runs),
-                ("instructions", cost.instructions),
-                ("bytes", cost.bytes),
-                ("sends", cost.sends),
-                ("dma", cost.dma),
-                ("dma_bytes", cost.dma_bytes),
-                ("passed", cost.passed),
-                ("passed_bytes", cost.passed_bytes),
-                ("timed", cost.timed),
-                ("ns", cost.ns),
-            ]);
-            format!("\"{}\":{fields}", handler.name())
-        })
-        .collect();
     let names = Reason::ALL.map(|reason| format!("{reason:?}").to_lowercase());
     let refused = object(names.iter().map(String::as_str).zip(heard.refused));
     let store = object(store.iter().copied());
-    let (node, handlers) = (options.node, handlers.join(","));
+    let (node, handlers) = (options.node, handlers(nic));
     format!(
         "{{\"node\":{node},\"runtime\":{runtime},\"refusals\":{refused},\
          \"handlers\":{{{handlers}}},\"store\":{store}}}"

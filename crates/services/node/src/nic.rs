@@ -12,13 +12,14 @@
 //!   looked at: its later packets find no descriptor;
 //! - no memory is taken that was not accounted: descriptors, landings by peer, notices, packets;
 //! - nobody ever takes more of the landings' memory than is still free for the others, by itself
-//!   and by nodes that pass on what it writes.
+//!   and by nodes that pass on what it writes; nor of that for sums.
 
 mod account;
 pub mod context;
 pub mod ledger;
 pub mod passing;
 pub mod sched;
+pub mod sums;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -28,13 +29,14 @@ use std::collections::{BTreeMap, VecDeque};
 use outboard_base::{Time, place};
 use outboard_flow::Given;
 use outboard_wire::roce::Psn;
-use outboard_wire::shared::{Peer, Reason};
+use outboard_wire::shared::{Answer, Peer, Reason};
 
 use account::Accounts;
 use context::{Effect, Hand, Landing, Load, Matching, Notice, Path, Policy};
 use ledger::{Cost, HandlerLedger};
 use passing::Passing;
 use sched::{Handler, PacketAt, Sched, Task};
+use sums::Sums;
 use table::{Descriptor, Table, state};
 
 /// Notices that wait for the CPU side at most.
@@ -52,6 +54,8 @@ pub struct Limits {
     pub table_bytes: usize,
     /// Bytes of landings of each path.
     pub landing_bytes: usize,
+    /// Bytes of sums.
+    pub sum_bytes: usize,
     /// Processing units.
     pub units: usize,
     /// Packets that wait for their handlers.
@@ -158,6 +162,7 @@ pub struct Nic {
     landings: BTreeMap<u32, Landing>,
     accounts: Accounts,
     passing: Passing,
+    sums: Sums,
     sealed: BTreeMap<Peer, bool>,
     whole: VecDeque<Whole>,
     answers: VecDeque<(Peer, Vec<u8>)>,
@@ -183,6 +188,7 @@ impl Nic {
             landings: BTreeMap::new(),
             accounts: Accounts::new(limits.landing_bytes),
             passing: Passing::default(),
+            sums: Sums::new(limits.sum_bytes),
             sealed: BTreeMap::new(),
             whole: VecDeque::new(),
             answers: VecDeque::new(),
@@ -360,6 +366,7 @@ impl Nic {
             payer: owner.payer,
             accounts: &self.accounts,
             passing: &self.passing,
+            sums: &self.sums,
             may_open: header,
             effects: std::mem::take(&mut self.effects),
             cost: Cost { runs: 1, ..Cost::default() },
@@ -414,8 +421,14 @@ impl Nic {
                 self.has_passed(task.handler, count, payload);
             }
             Effect::Pass(packet) => {
-                let count = self.passing.pass(task.slot, packet.offset, payload);
+                let count = self.passing.pass(task.slot, packet.offset, payload, packet.completes);
                 self.has_passed(task.handler, count, payload);
+            }
+            // It was taken in when the handler returned: who comes next finds its sum.
+            Effect::Join(_) => {}
+            Effect::Add(packet) => {
+                let added = self.sums.add(task.slot, packet.offset, payload);
+                self.has_landed(task, added.unwrap_or(0));
             }
             Effect::Answer(answer) => {
                 self.answers.push_back((owner.peer, answer.emit().to_vec()));
@@ -478,8 +491,7 @@ impl Nic {
 
     /// A message has been through the store: its answer, and its descriptor is free.
     pub fn release(&mut self, slot: u32, generation: u8, answer: Vec<u8>) {
-        let same = |one: &&Descriptor| one.generation == generation && one.state == state::SERVED;
-        if self.table.get(slot).filter(same).is_none() {
+        if !self.is_served((slot, generation)) {
             return;
         }
         if let Some(answer) = self.passing.own(slot, answer) {
@@ -487,11 +499,33 @@ impl Nic {
         }
     }
 
+    /// Whether a message is whole and not answered, in that generation of its descriptor.
+    fn is_served(&self, (slot, generation): (u32, u8)) -> bool {
+        let same = |one: &Descriptor| one.generation == generation && one.state == state::SERVED;
+        self.table.get(slot).is_some_and(same)
+    }
+
+    /// Answers a message; if a sum was stored with it, all whose sum that is.
     fn answer(&mut self, slot: u32, answer: Vec<u8>) {
-        if let Some(owner) = self.owners.get(&slot) {
-            self.answers.push_back((owner.peer, answer));
+        let (sum, said) = (self.sums.end(slot), Answer::parse(&answer).ok());
+        if sum.is_empty() {
+            self.answer_one(slot, answer);
         }
-        self.free(slot);
+        for (slot, own) in sum {
+            let answer = said.map_or(own, |said| Answer { request: own.request, ..said });
+            self.answer_one(slot, answer.emit().to_vec());
+        }
+    }
+
+    /// Answers a message, of which more may come: that is dropped.
+    fn answer_one(&mut self, slot: u32, answer: Vec<u8>) {
+        let Some(owner) = self.owners.get(&slot).copied() else { return self.free(slot) };
+        self.answers.push_back((owner.peer, answer));
+        if self.table.get(slot).is_some_and(|one| one.state == state::SERVED) {
+            return self.free(slot);
+        }
+        self.live.remove(&(owner.peer, owner.psn));
+        self.sched.cleanup(slot);
     }
 
     /// Answers to send, in their order.
@@ -563,6 +597,7 @@ impl Nic {
                 self.counts.steered += u64::from(landing.path == Path::Cpu);
                 self.accounts.take(owner.payer, landing.path, taken);
             }
+            Effect::Join(part) => self.sums.join(slot, part),
             Effect::Notice(Notice::Refused { reason, .. }) => {
                 self.counts.refused += 1;
                 self.counts.busy += u64::from(*reason == Reason::Busy);
@@ -577,7 +612,14 @@ impl Nic {
         let generation = self.table.get(slot).filter(served).map(|one| one.generation);
         let owner = self.owners.get(&slot).copied();
         let (Some(generation), Some(owner)) = (generation, owner) else { return self.free(slot) };
-        let Some(landing) = self.landings.remove(&slot) else { return self.free(slot) };
+        let landing = self.landings.remove(&slot).or_else(|| self.sums.whole(slot));
+        let Some(landing) = landing else {
+            // It waits for the others of its sum; else there is nothing to store.
+            if !self.sums.knows(slot) {
+                self.free(slot);
+            }
+            return;
+        };
         let (peer, is_sealed) = (owner.peer, owner.is_sealed);
         self.whole.push_back(Whole { slot, generation, peer, is_sealed, landing });
     }
@@ -592,7 +634,16 @@ impl Nic {
             return;
         }
         place(&mut landing.data, at, bytes);
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let len = bytes.len();
+        self.has_landed(task, len);
+    }
+
+    /// So many bytes of a message have come to where they go.
+    fn has_landed(&mut self, task: &Task, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
         if let Some(descriptor) = self.table.get_mut(task.slot) {
             descriptor.got = descriptor.got.saturating_add(len);
         }
@@ -620,5 +671,7 @@ impl Nic {
             }
             self.accounts.end(owner.peer, owner.payer, owner.path, owner.taken);
         }
+        let lost = self.sums.leave(slot);
+        self.lose(lost);
     }
 }

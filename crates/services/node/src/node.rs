@@ -15,11 +15,10 @@ use outboard_flow::{Given, Part, Target};
 use outboard_medium::Medium;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::call::{self, CLAIMS_MAX, Call, OBJECTS_MAX, Object, Reply};
-use outboard_wire::shared::{Capability, Heads, Peer, Reason, Rights};
+use outboard_wire::shared::{Capability, Peer, Reason, Rights};
 
 use crate::heard::Heard;
 use crate::nic::context::{Matching, Policy, Whose};
-use crate::nic::passing::next_of;
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
 use crate::policy::{Auth, Baseline, Doubt, Rules, Settings, Steer, Threat};
@@ -27,8 +26,6 @@ use crate::relay::Relay;
 use crate::serve::Serving;
 use crate::{Store, Version};
 
-/// Bytes of the pieces in which the CPU side passes a request on.
-const CHUNK: usize = 64 << 10;
 /// Numbers of streams, apart from those of packets, which have 24 bits.
 const STREAMS: u32 = 1 << 30;
 /// What requests begin with.
@@ -56,6 +53,8 @@ pub struct NodeOptions {
     pub steer: Steer,
     /// Bytes of requests and answers that may be under way, on each path.
     pub message_bytes: usize,
+    /// Bytes of sums, in which handlers add up parities.
+    pub sum_bytes: usize,
     /// Requests a peer may have under way.
     pub credit: u32,
     /// Instead of the policy, for benchmarks.
@@ -74,6 +73,7 @@ impl Default for NodeOptions {
             memory_bytes: 6 << 20,
             steer: Steer::default(),
             message_bytes: 64 << 20,
+            sum_bytes: 16 << 20,
             credit: 64,
             baseline: None,
         }
@@ -111,6 +111,7 @@ impl<M: Medium> Node<M> {
         let mut nic = Nic::new(Limits {
             table_bytes: options.memory_bytes.max(DESCRIPTOR_LEN),
             landing_bytes: options.message_bytes,
+            sum_bytes: options.sum_bytes,
             units: options.hpus,
             packets: 1 << 16,
         });
@@ -155,24 +156,24 @@ impl<M: Medium> Node<M> {
         self.nic().has_whole()
     }
 
-    /// Work on a request that is whole: to be spawned. Its answer is there when it ends.
+    /// Work on a request that is whole: to be spawned. Its answer is there when it ends, or when
+    /// that of its sum does.
     #[must_use]
     pub fn take_work(&self) -> Option<Work> {
         let whole = self.nic().take_whole()?;
         let node = self.clone();
         Some(Box::pin(async move {
             let inner = &*node.0;
-            let (store, rules, baseline) = (&inner.store, &*inner.rules, inner.options.baseline);
+            let (store, rules, nic) = (&inner.store, &*inner.rules, &inner.nic);
             let place = (whole.slot, whole.generation);
-            let pass_on = |heads: &Heads, message: &[u8]| {
-                if next_of(heads).iter().all(Option::is_none) {
-                    return Ok(());
-                }
-                node.nic().pass_on(place, heads, message, CHUNK)
-            };
-            let serving = Serving { store, rules, baseline, pass_on: &pass_on };
+            let serving = Serving { store, rules, nic, place, baseline: inner.options.baseline };
             let answer = serving.serve(whole.peer, whole.is_sealed, whole.landing).await;
-            node.nic().release(whole.slot, whole.generation, answer);
+            if let Some(answer) = answer {
+                let mut nic = node.nic();
+                nic.release(whole.slot, whole.generation, answer);
+                // Others of its sum, that are not whole, are cleaned up.
+                nic.inline(&[]);
+            }
         }))
     }
 

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outboard_base::task::Spawn;
-use outboard_flow::{Conversations, Stream, Target};
+use outboard_flow::{Conversations, Net as _, Stream, Target};
 use outboard_medium::Medium;
 use outboard_wire::shared::Peer;
 
 use crate::Node;
 use crate::nic::passing::{Branch, Outgoing};
+
+/// A sum for which nothing comes in all the time between two looks is lost; they are so far apart.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// By what streams the branches go that have not ended.
 #[derive(Default)]
@@ -34,12 +38,31 @@ impl<M: Medium + 'static> Node<M> {
             let _ended = conversations.send(peer, answer);
             done += 1;
         }
+        if self.nic().watch_sums() {
+            self.watch_sums(conversations, spawn);
+        }
         let outgoing = self.nic().take_outgoing();
         done += outgoing.len();
         for one in outgoing {
             self.send_on(one, conversations, spawn);
         }
         done
+    }
+
+    /// Looks at sums until there are none.
+    fn watch_sums<T: Target>(&self, conversations: &Conversations<T>, spawn: &dyn Spawn) {
+        let (node, conversations) = (self.clone(), conversations.clone());
+        spawn.spawn(Box::pin(async move {
+            loop {
+                conversations.sleep(SILENCE).await;
+                let mut nic = node.nic();
+                let are_left = nic.look_at_sums();
+                nic.inline(&[]);
+                if !are_left {
+                    return;
+                }
+            }
+        }));
     }
 
     fn send_on<T: Target>(

@@ -3,32 +3,40 @@
 //! There is one such function for both paths. What handlers have checked comes with its heads; what
 //! was steered comes as it was sent, and is parsed and checked here first, by the same rules.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_medium::Medium;
 use outboard_wire::shared::call::STRIP_MIN;
 use outboard_wire::shared::{ANSWER_LEN, Answer, HoleHead, RUN_LEN, ReadHead};
 use outboard_wire::shared::{Heads, Peer, Reason, Request, Strategy, Target, WriteHead};
 
+use crate::nic::Nic;
 use crate::nic::context::{Landing, Path};
 use crate::policy::{Baseline, Rules};
 use crate::{Copies, Store, Version};
 
-/// Begins to pass a request on, or says why not.
-pub(crate) type PassOn<'a> = dyn Fn(&Heads, &[u8]) -> Result<(), Reason> + 'a;
+/// Bytes of the pieces in which the CPU side passes a request on.
+const CHUNK: usize = 64 << 10;
 
 /// Everything serving needs beside the request.
 pub(crate) struct Serving<'a, M> {
     pub(crate) store: &'a Store<M>,
     pub(crate) rules: &'a Mutex<Rules>,
+    pub(crate) nic: &'a Mutex<Nic>,
+    /// The request's descriptor, and its generation.
+    pub(crate) place: (u32, u8),
     pub(crate) baseline: Option<Baseline>,
-    /// Begins to pass a request on to its successors, with its whole message.
-    pub(crate) pass_on: &'a PassOn<'a>,
 }
 
 impl<M: Medium> Serving<'_, M> {
-    /// Does what a request asks for; the answer's message.
-    pub(crate) async fn serve(&self, from: Peer, is_sealed: bool, landing: Landing) -> Vec<u8> {
+    /// Does what a request asks for; the answer's message. None: it is a part, and its sum is not
+    /// complete.
+    pub(crate) async fn serve(
+        &self,
+        from: Peer,
+        is_sealed: bool,
+        landing: Landing,
+    ) -> Option<Vec<u8>> {
         let Landing { path, heads, data, .. } = landing;
         let (heads, data, allowed) = match (path, heads) {
             (Path::Nic, Some(heads)) if self.baseline == Some(Baseline::RpcRdma) => {
@@ -41,13 +49,18 @@ impl<M: Medium> Serving<'_, M> {
                     let allowed = self.with(|rules| rules.check(from, is_sealed, &heads));
                     let is_whole = bytes.len() == heads.head.data as usize;
                     let allowed = match allowed {
-                        Ok(()) if is_whole => (self.pass_on)(&heads, &data),
+                        Ok(()) if is_whole => self.nic().pass_on(self.place, &heads, &data, CHUNK),
                         Ok(()) => Err(Reason::Invalid),
                         Err(reason) => Err(reason),
                     };
-                    (Box::new(heads), bytes.to_vec(), allowed)
+                    if allowed.is_ok() && is_part(&heads) {
+                        let sum = self.nic().add_whole(self.place, bytes.to_vec())?;
+                        (sum.heads?, sum.data, allowed)
+                    } else {
+                        (Box::new(heads), bytes.to_vec(), allowed)
+                    }
                 }
-                Err(_) => return self.unread(&data),
+                Err(_) => return Some(self.unread(&data)),
             },
         };
         // What is read goes right behind the answer's place.
@@ -68,7 +81,7 @@ impl<M: Medium> Serving<'_, M> {
         let answer = self.with(|rules| rules.answer(&heads, outcome));
         let answer = Answer { held, ..answer }.emit();
         message.iter_mut().zip(answer).for_each(|(to, byte)| *to = byte);
-        message
+        Some(message)
     }
 
     /// The bytes of a read go behind what `message` has; of all else none.
@@ -81,9 +94,13 @@ impl<M: Medium> Serving<'_, M> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
         match &heads.target {
             Target::Write(write) => {
-                if data.len() != write.bytes as usize || outboard_codec::crc32c(&data) != write.crc
-                {
+                // Nobody has told the checksum of a parity. What it is made of was right.
+                let is_right = write.is_part() || outboard_codec::crc32c(&data) == write.crc;
+                if data.len() != write.bytes as usize || !is_right {
                     return Err(Reason::Invalid);
+                }
+                if write.strategy == Strategy::Parity {
+                    self.nic().confirm(self.place);
                 }
                 self.write(heads, write, &data).await
             }
@@ -192,7 +209,15 @@ impl<M: Medium> Serving<'_, M> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).raise(object, fence);
     }
 
+    fn nic(&self) -> MutexGuard<'_, Nic> {
+        self.nic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn with<R>(&self, f: impl FnOnce(&Rules) -> R) -> R {
         f(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn is_part(heads: &Heads) -> bool {
+    matches!(&heads.target, Target::Write(write) if write.is_part())
 }

@@ -2,10 +2,12 @@
 
 mod attacks;
 mod calls;
+mod coding;
 mod doubt;
 mod flows;
 mod paths;
 mod replication;
+mod world;
 
 use std::sync::Arc;
 

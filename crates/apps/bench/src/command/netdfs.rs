@@ -36,6 +36,9 @@ pub(crate) struct NetdfsArgs {
     /// Only writes to so many nodes each, 1 to 8: by handlers, CPU sides, and the client
     #[arg(long, value_name = "K,..", value_delimiter = ',')]
     replicas: Vec<u16>,
+    /// Only stripes over so many nodes each, 10 at most: by handlers, and by CPU sides
+    #[arg(long, value_name = "K+M,..", value_delimiter = ',', value_parser = stripe)]
+    stripes: Vec<(u16, u16)>,
     /// With --replicas, how nodes pass writes on; both without it
     #[arg(long, requires = "replicas")]
     strategy: Option<Spread>,
@@ -51,6 +54,12 @@ enum Spread {
     Ring,
     /// Each to two.
     Tree,
+}
+
+/// Data units and parities.
+fn stripe(text: &str) -> Result<(u16, u16), String> {
+    let numbers = text.split_once('+').and_then(|(k, m)| Some((k.parse().ok()?, m.parse().ok()?)));
+    numbers.ok_or_else(|| format!("a stripe is K+M, as 3+2, not {text}"))
 }
 
 /// A node that is measured.
@@ -88,12 +97,13 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         is_short: args.quick,
     };
-    if !args.replicas.is_empty() {
+    if !args.replicas.is_empty() || !args.stripes.is_empty() {
         let strategy = args.strategy.map(|spread| match spread {
             Spread::Ring => Strategy::Ring,
             Spread::Tree => Strategy::BinaryTree,
         });
-        let wanted = Wanted { copies: args.replicas.clone(), strategy };
+        let (copies, stripes) = (args.replicas.clone(), args.stripes.clone());
+        let wanted = Wanted { copies, stripes, strategy };
         let found = replicas::run(&bench, &wanted, progress).map_err(failed)?;
         return print(args.json, &found, || found.table());
     }

@@ -1,11 +1,13 @@
-//! Writes to `k` nodes, by who spreads them (NetDFS V B): handlers as packets come, the CPU side of
-//! each node, or the client.
+//! Writes to `k` nodes, or stripes over `k + m`, by who spreads them (NetDFS V B and VI C):
+//! handlers as packets come, the CPU side of each node, or the client.
 //!
 //! | way | the client sends | nodes |
 //! |---|---|---|
 //! | ring, tree | once | handlers check, and pass packets on |
 //! | cpu-ring, cpu-tree | once, in chunks | CPU sides get whole chunks, check and pass them on |
 //! | flat | to each node | nothing is checked |
+//! | triec | a k-th to each data node | handlers check, send parts to parities, and add them |
+//! | cpu-triec | the same, in chunks | CPU sides get whole chunks, check, send and add parts |
 //!
 //! All nodes are processes of their own over loopback UDP, with stores in memory; ways, sizes and
 //! numbers of copies take turns. A write is over when all nodes have it. What a node does when a
@@ -38,8 +40,10 @@ use crate::dds::process::Ran;
 use crate::stats::{Latencies, median};
 use crate::workload::{MEGABYTE, nanos};
 
-/// Most nodes of a write here.
+/// Most copies of a write here.
 const MOST: u16 = 8;
+/// Most nodes of a stripe here.
+const MOST_UNITS: u16 = 10;
 /// Bytes of the chunks that are tried for CPU sides; less than the write, or all of it.
 const CHUNKS: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
 
@@ -57,10 +61,15 @@ pub enum Way {
     CpuTree,
     /// The client, to all.
     Flat,
+    /// The client to data nodes, whose handlers send parts to parities.
+    Triec,
+    /// The same by CPU sides.
+    CpuTriec,
 }
 
 impl Way {
-    const ALL: [Way; 5] = [Way::Ring, Way::Tree, Way::CpuRing, Way::CpuTree, Way::Flat];
+    const ALL: [Way; 7] =
+        [Way::Ring, Way::Tree, Way::CpuRing, Way::CpuTree, Way::Flat, Way::Triec, Way::CpuTriec];
 
     /// How tables say it.
     fn name(self) -> &'static str {
@@ -70,13 +79,15 @@ impl Way {
             Way::CpuRing => "cpu-ring",
             Way::CpuTree => "cpu-tree",
             Way::Flat => "flat",
+            Way::Triec => "triec",
+            Way::CpuTriec => "cpu-triec",
         }
     }
 
     fn policy(self) -> Policy {
         match self {
-            Way::Ring | Way::Tree => Policy::Capability,
-            Way::CpuRing | Way::CpuTree => Policy::Steered,
+            Way::Ring | Way::Tree | Way::Triec => Policy::Capability,
+            Way::CpuRing | Way::CpuTree | Way::CpuTriec => Policy::Steered,
             Way::Flat => Policy::Raw,
         }
     }
@@ -86,15 +97,47 @@ impl Way {
             Way::Ring | Way::CpuRing => Strategy::Ring,
             Way::Tree | Way::CpuTree => Strategy::BinaryTree,
             Way::Flat => Strategy::Single,
+            Way::Triec | Way::CpuTriec => Strategy::Parity,
         }
+    }
+}
+
+/// Who spreads a write, and over how many.
+#[derive(Clone, Copy, Debug)]
+struct What {
+    way: Way,
+    /// Copies, or data units.
+    k: u16,
+    /// Parities.
+    m: u16,
+}
+
+impl What {
+    /// Whom the client sends to.
+    fn firsts(self) -> u16 {
+        match self.way {
+            Way::Flat | Way::Triec | Way::CpuTriec => self.k,
+            Way::Ring | Way::Tree | Way::CpuRing | Way::CpuTree => 1,
+        }
+    }
+
+    fn nodes(self) -> usize {
+        usize::from(self.k + self.m)
+    }
+
+    /// Bytes of what each of these gets of `bytes`.
+    fn share(self, bytes: usize) -> usize {
+        if self.m > 0 { bytes.div_ceil(usize::from(self.k)) } else { bytes }
     }
 }
 
 /// One way at one point: medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaRow {
-    /// Copies.
+    /// Copies, or data units of a stripe.
     pub k: u16,
+    /// Parities.
+    pub m: u16,
     /// Bytes of a write,
     pub bytes: usize,
     /// so many at once.
@@ -131,6 +174,8 @@ pub struct Replicas {
 pub struct Wanted {
     /// Numbers of copies.
     pub copies: Vec<u16>,
+    /// Numbers of data units and parities.
+    pub stripes: Vec<(u16, u16)>,
     /// The ring's ways, the tree's, or both; beside flat.
     pub strategy: Option<Strategy>,
 }
@@ -142,6 +187,33 @@ impl Wanted {
             let of = way.strategy();
             of == Strategy::Single || strategy.is_none_or(|wanted| wanted == of)
         })
+    }
+
+    /// All that is measured, in the order of the table.
+    fn all(&self) -> Vec<What> {
+        let copies = self.copies.iter().map(|k| (*k, 0));
+        let widths = copies.chain(self.stripes.iter().copied());
+        let ways = |(k, m): (u16, u16)| {
+            let is_fit = move |way: &Way| (way.strategy() == Strategy::Parity) == (m > 0);
+            let all = if m > 0 { Way::ALL.to_vec() } else { self.ways().collect() };
+            all.into_iter().filter(is_fit).map(move |way| What { way, k, m })
+        };
+        widths.flat_map(ways).collect()
+    }
+
+    /// The nodes that the widest write needs.
+    fn nodes(&self) -> io::Result<u16> {
+        if self.copies.iter().any(|k| !(1..=MOST).contains(k)) {
+            return Err(io::Error::other(format!("copies are 1 to {MOST}")));
+        }
+        let is_fit = |(k, m): &(u16, u16)| *k > 0 && (1..=4).contains(m) && k + m <= MOST_UNITS;
+        if !self.stripes.iter().all(is_fit) {
+            return Err(io::Error::other(format!(
+                "a stripe has 1 to 4 parities, and {MOST_UNITS} units at most"
+            )));
+        }
+        let stripes = self.stripes.iter().map(|(k, m)| k + m);
+        Ok(self.copies.iter().copied().chain(stripes).max().unwrap_or(1))
     }
 }
 
@@ -162,16 +234,18 @@ struct Asker {
 }
 
 impl Asker {
-    fn heads(&self, way: Way, k: u16, object: u64, data: &[u8]) -> io::Result<Heads> {
+    fn heads(&self, what: What, at: u16, object: u64, data: &[u8]) -> io::Result<Heads> {
         let bytes = u32::try_from(data.len()).map_err(io::Error::other)?;
-        let (strategy, nodes) = match way.strategy() {
-            Strategy::Single => (Strategy::Single, &[][..]),
-            other => (other, self.all.get(..usize::from(k)).unwrap_or_default()),
-        };
-        let coordinates = Coordinates::new(nodes).map_err(io::Error::other)?;
-        let copies = u8::try_from(nodes.len().max(1)).map_err(io::Error::other)?;
-        // Each as if it were the first of a delegation: all before it was done.
-        self.fence.set(self.fence.get() + 1);
+        let strategy = what.way.strategy();
+        let count = if strategy == Strategy::Single { 0 } else { what.nodes() };
+        let mut nodes: Vec<Coordinate> = self.all.iter().take(count).copied().collect();
+        for (unit, one) in (0..).zip(&mut nodes).filter(|_| what.m > 0) {
+            one.unit = unit;
+            one.role = if u16::from(unit) < what.k { Role::Data } else { Role::Parity };
+        }
+        let coordinates = Coordinates::new(&nodes).map_err(io::Error::other)?;
+        let copies = if count == 0 { 1 } else { u8::try_from(what.k).map_err(io::Error::other)? };
+        let unit = if what.m > 0 { u8::try_from(at).map_err(io::Error::other)? } else { 0 };
         let capability = Capability {
             key: KEY.0,
             rights: Rights::READ_WRITE,
@@ -184,15 +258,15 @@ impl Asker {
             group: coordinates.group(),
             strategy,
             k: copies,
-            m: 0,
+            m: u8::try_from(what.m).map_err(io::Error::other)?,
             expires: u64::MAX,
             mac: [0; MAC_LEN],
         };
         let write = WriteHead {
             strategy,
-            rank: 0,
+            rank: unit,
             k: copies,
-            unit: 0,
+            unit,
             role: Role::Data,
             offset: 0,
             bytes,
@@ -221,22 +295,22 @@ impl Asker {
     }
 
     /// One write of `bytes`, in chunks, by the stream of this number.
-    async fn write(
-        &self,
-        way: Way,
-        k: u16,
-        number: u64,
-        bytes: usize,
-        chunk: usize,
-    ) -> io::Result<()> {
-        let data = self.data.get(..bytes).unwrap_or_default();
-        let to = |at: usize| self.all.get(at).map_or(Peer::Node(0), |one| Peer::Node(one.node));
+    async fn write(&self, what: What, number: u64, bytes: usize, chunk: usize) -> io::Result<()> {
+        let to = |at: u16| {
+            let one = self.all.get(usize::from(at));
+            one.map_or(Peer::Node(0), |one| Peer::Node(one.node))
+        };
         let mut parts = Vec::new();
         // Each chunk is an object of its own: within one, writes of a strip would be in order.
-        for (object, piece) in (number * 1000..).zip(data.chunks(chunk)) {
-            let heads = self.heads(way, k, object, piece)?;
-            let members = if way == Way::Flat { usize::from(k) } else { 1 };
-            for at in 0..members {
+        for (object, begins) in (number * 1000..).zip((0..bytes).step_by(chunk)) {
+            let share = what.share(chunk.min(bytes - begins));
+            // Each as if it were the first of a delegation: all before it was done.
+            self.fence.set(self.fence.get() + 1);
+            for at in 0..what.firsts() {
+                // Of a stripe the last unit may be filled up, with what stands behind.
+                let from = begins + if what.m > 0 { share * usize::from(at) } else { 0 };
+                let piece = self.data.get(from..from + share).unwrap_or_default();
+                let heads = self.heads(what, at, object, piece)?;
                 parts.push(async move { self.one(to(at), &heads, piece).await });
             }
         }
@@ -291,7 +365,7 @@ impl Bed {
             let (address, port) = (at.ip().octets(), at.port());
             all.push(Coordinate { address, port, node: *number, unit: 0, role: Role::Data });
         }
-        let mut data = vec![0; MEGABYTE];
+        let mut data = vec![0; MEGABYTE + usize::from(MOST_UNITS)];
         Rng::new(key.cluster).fill(&mut data);
         let (net, client) = (ends.client.asking(), ends.id);
         let asker = Rc::new(Asker { net, client, all, fence: Cell::new(0), data });
@@ -301,7 +375,7 @@ impl Bed {
     /// Writes for so long, `depth` at once.
     fn go(
         &self,
-        (way, k): (Way, u16),
+        what: What,
         (bytes, chunk, depth): (usize, usize, usize),
         time: Duration,
     ) -> io::Result<(Latencies, Duration)> {
@@ -312,7 +386,7 @@ impl Bed {
             async move {
                 loop {
                     let begun = Instant::now();
-                    asker.write(way, k, number, bytes, chunk).await?;
+                    asker.write(what, number, bytes, chunk).await?;
                     latencies.borrow_mut().push(nanos(begun.elapsed()));
                     if from.elapsed() >= time {
                         return Ok(());
@@ -327,11 +401,11 @@ impl Bed {
     /// The chunk that serves best.
     fn best(
         &self,
-        what: (Way, u16),
+        what: What,
         (bytes, depth): (usize, usize),
         time: Duration,
     ) -> io::Result<usize> {
-        if what.0.policy() != Policy::Steered {
+        if what.way.policy() != Policy::Steered {
             return Ok(bytes);
         }
         let mut best = (0.0, bytes);
@@ -345,23 +419,18 @@ impl Bed {
         Ok(best.1)
     }
 
-    /// CPU time of the first `k` nodes: of all, and of their CPU sides.
-    fn ran(&self, k: u16) -> io::Result<Vec<(Ran, serde_json::Value)>> {
-        let nodes = self.nodes.iter().take(usize::from(k));
+    /// CPU time of the first `count` nodes: of all, and of their CPU sides.
+    fn ran(&self, count: usize) -> io::Result<Vec<(Ran, serde_json::Value)>> {
+        let nodes = self.nodes.iter().take(count);
         let status = nodes.clone().map(|node| self.client.status(node));
         let status: Vec<serde_json::Value> = status.collect::<io::Result<_>>()?;
         std::thread::sleep(REST);
         nodes.zip(status).map(|(node, status)| Ok((Ran::now(node.pid())?, status))).collect()
     }
 
-    fn sample(
-        &self,
-        what: (Way, u16),
-        how: (usize, usize, usize),
-        time: Duration,
-    ) -> io::Result<Sample> {
+    fn sample(&self, what: What, how: (usize, usize, usize), time: Duration) -> io::Result<Sample> {
         self.go(what, how, time / 5)?;
-        let before = self.ran(what.1)?;
+        let before = self.ran(what.nodes())?;
         let own = thread_cpu();
         let (latencies, elapsed) = self.go(what, how, time)?;
         let client = thread_cpu().saturating_sub(own);
@@ -395,7 +464,7 @@ impl Ends {
 
 struct Point<'a> {
     bed: &'a Bed,
-    what: (Way, u16),
+    what: What,
     bytes: usize,
     depth: usize,
     chunk: Option<usize>,
@@ -421,10 +490,11 @@ impl Point<'_> {
         let count = |sample: &Sample| sample.latencies.count().max(1) as f64;
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         ReplicaRow {
-            k: self.what.1,
+            k: self.what.k,
+            m: self.what.m,
             bytes: self.bytes,
             depth: self.depth,
-            way: self.what.0,
+            way: self.what.way,
             chunk: self.chunk.unwrap_or(self.bytes),
             per_second: middle(&|one| count(one) / one.elapsed.as_secs_f64()),
             p50_us: middle(&|one| one.latencies.percentile(50) as f64 / 1e3),
@@ -436,8 +506,8 @@ impl Point<'_> {
     }
 }
 
-/// Nodes of all policies, so many of each.
-fn beds(dir: &Path, count: u16) -> io::Result<Vec<(Policy, Bed)>> {
+/// Nodes of the policies that are used, so many of each.
+fn beds(dir: &Path, count: u16, all: &[What]) -> io::Result<Vec<(Policy, Bed)>> {
     std::fs::create_dir_all(dir)?;
     let mut secret = [0; 32];
     Rng::new(random()?).fill(&mut secret);
@@ -446,44 +516,45 @@ fn beds(dir: &Path, count: u16) -> io::Result<Vec<(Policy, Bed)>> {
     let ends = Ends::new(&key)?;
     let mut beds = Vec::new();
     for (policy, from) in [(Policy::Capability, 1), (Policy::Steered, 11), (Policy::Raw, 21)] {
-        beds.push((policy, Bed::new(dir, policy, from, count, &key, &ends)?));
+        if all.iter().any(|what| what.way.policy() == policy) {
+            beds.push((policy, Bed::new(dir, policy, from, count, &key, &ends)?));
+        }
     }
     Ok(beds)
 }
 
-/// Every way for every number of copies and every size, in turn.
+/// Every way for every number of copies, or of units, and every size, in turn.
 ///
 /// # Errors
-/// A number of copies that there are no nodes for; a node that does not start, or answers wrongly.
+/// A number of copies or units that there are no nodes for; a node that does not start, or answers
+/// wrongly.
 pub fn run(
     bench: &NetdfsBench,
     wanted: &Wanted,
     mut progress: impl FnMut(&str),
 ) -> io::Result<Replicas> {
-    let count = wanted.copies.iter().copied().max().unwrap_or(1);
-    if wanted.copies.iter().any(|k| !(1..=MOST).contains(k)) {
-        return Err(io::Error::other(format!("copies are 1 to {MOST}")));
-    }
+    let (count, all) = (wanted.nodes()?, wanted.all());
     progress("nodes start");
-    let beds = beds(&bench.dir.join("replicas"), count)?;
+    let beds = beds(&bench.dir.join("replicas"), count, &all)?;
     let sizes: &[usize] =
         if bench.is_short { &[1, 64, 1024] } else { &[1, 4, 8, 16, 64, 256, 1024] };
     let mut points = Vec::new();
-    for (depth, k) in
-        [1, DEPTH].into_iter().flat_map(|depth| wanted.copies.iter().map(move |k| (depth, *k)))
+    let of_width = all.chunk_by(|one, other| (one.k, one.m) == (other.k, other.m));
+    for (depth, ways) in
+        [1, DEPTH].into_iter().flat_map(|depth| of_width.clone().map(move |ways| (depth, ways)))
     {
-        for (kib, way) in sizes.iter().flat_map(|kib| wanted.ways().map(move |way| (*kib, way))) {
-            let bed = beds.iter().find(|(policy, _)| *policy == way.policy());
+        for (kib, what) in sizes.iter().flat_map(|kib| ways.iter().map(move |one| (*kib, *one))) {
+            let bed = beds.iter().find(|(policy, _)| *policy == what.way.policy());
             let Some((_, bed)) = bed else { continue };
             let (bytes, samples) = (kib << 10, Vec::new());
-            points.push(Point { bed, what: (way, k), bytes, depth, chunk: None, samples });
+            points.push(Point { bed, what, bytes, depth, chunk: None, samples });
         }
     }
     for round in 1..=bench.rounds {
         for point in &mut points {
-            let (bytes, depth, (way, k)) = (point.bytes, point.depth, point.what);
-            let name = way.name();
-            progress(&format!("round {round}: {k} copies, {bytes} bytes, {depth} at once, {name}"));
+            let (bytes, depth, What { way, k, m }) = (point.bytes, point.depth, point.what);
+            let (name, width) = (way.name(), width(k, m));
+            progress(&format!("round {round}: {width}, {bytes} bytes, {depth} at once, {name}"));
             point.measure(bench.time)?;
         }
     }
@@ -498,21 +569,26 @@ pub fn run(
     Ok(Replicas { note, rows: points.iter().map(Point::row).collect() })
 }
 
+/// How a table says over how many a write goes.
+fn width(k: u16, m: u16) -> String {
+    if m > 0 { format!("{k}+{m}") } else { k.to_string() }
+}
+
 impl Replicas {
     /// The figures as a table for people.
     #[must_use]
     pub fn table(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{}\nwrites to k nodes, over when all have it; latency in us, CPU in us a write of all \
-             nodes: NIC sides (socket, flows, handlers), CPU sides, and of the client; flat checks \
-             nothing; chunk: the best of those tried\n\n",
+            "{}\nwrites to k nodes, or as stripes to k+m, over when all have it; latency in us; \
+             CPU in us a write of all nodes: NIC sides (socket, flows, handlers), CPU sides, and \
+             of the client; flat checks nothing; chunk: the best of those tried\n\n",
             self.note
         );
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{:>2} {:>8} {:>5}  {:<9} {:>8} {:>9} {:>8} {:>9} {:>9} {:>8} {:>8} {:>8}",
+            "{:>3} {:>8} {:>5}  {:<9} {:>8} {:>9} {:>8} {:>9} {:>9} {:>8} {:>8} {:>8}",
             "k",
             "bytes",
             "depth",
@@ -530,9 +606,9 @@ impl Replicas {
             let mebibytes = row.per_second * row.bytes as f64 / (1 << 20) as f64;
             let _ = writeln!(
                 text,
-                "{:>2} {:>8} {:>5}  {:<9} {:>8} {:>9.0} {mebibytes:>8.1} {:>9.1} {:>9.1} {:>8.1} \
+                "{:>3} {:>8} {:>5}  {:<9} {:>8} {:>9.0} {mebibytes:>8.1} {:>9.1} {:>9.1} {:>8.1} \
                  {:>8.1} {:>8.1}",
-                row.k,
+                width(row.k, row.m),
                 row.bytes,
                 row.depth,
                 row.way.name(),

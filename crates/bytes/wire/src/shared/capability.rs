@@ -2,7 +2,7 @@
 
 use outboard_codec::mac;
 
-use super::{FAN_MAX, InvalidMessage, Strategy, VERSION, zeros};
+use super::{FAN_MAX, InvalidMessage, PARITY_MAX, Strategy, VERSION, zeros};
 use crate::cursor::{bytes, u16_at, u32_at, u64_at};
 
 /// Bytes of a capability.
@@ -60,7 +60,7 @@ pub struct Capability {
     pub strategy: Strategy,
     /// Copies, or data units: 1 to [`FAN_MAX`].
     pub k: u8,
-    /// Parity units: with [`Strategy::Parity`] 1 to [`FAN_MAX`], else 0.
+    /// Parity units: with [`Strategy::Parity`] 1 to [`PARITY_MAX`], else 0.
     pub m: u8,
     /// When it is over, milliseconds of Unix time.
     pub expires: u64,
@@ -160,11 +160,11 @@ impl Capability {
 
 /// Refuses numbers of units that no object has.
 pub(super) fn check_spread(strategy: Strategy, k: u8, m: u8) -> Result<(), InvalidMessage> {
-    let units = 1..=FAN_MAX;
+    let units = (1..=FAN_MAX).contains(&usize::from(k));
     let is_fit = match strategy {
         Strategy::Single => k == 1 && m == 0,
-        Strategy::Ring | Strategy::BinaryTree => units.contains(&usize::from(k)) && m == 0,
-        Strategy::Parity => units.contains(&usize::from(k)) && units.contains(&usize::from(m)),
+        Strategy::Ring | Strategy::BinaryTree => units && m == 0,
+        Strategy::Parity => units && (1..=PARITY_MAX).contains(&usize::from(m)),
     };
     if is_fit { Ok(()) } else { Err(InvalidMessage::Field) }
 }

@@ -1,7 +1,10 @@
 //! The heads of a request: what is asked, and how.
 
 use super::call::STRIP_MIN;
-use super::{DATA_MAX, FAN_MAX, InvalidMessage, Role, Strategy, VERSION, range, zeros};
+use super::{
+    DATA_MAX, FAN_MAX, InvalidMessage, MEMBERS_MAX, PARITY_MAX, Role, Strategy, VERSION, range,
+    zeros,
+};
 use crate::cursor::{bytes, u16_at, u32_at, u64_at};
 
 /// Bytes of the first head.
@@ -109,10 +112,10 @@ impl Coordinate {
     }
 }
 
-/// The coordinates of a write: at most [`FAN_MAX`], of nodes that differ.
+/// The coordinates of a write: at most [`MEMBERS_MAX`], of nodes that differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coordinates {
-    all: [Coordinate; FAN_MAX],
+    all: [Coordinate; MEMBERS_MAX],
     count: u8,
 }
 
@@ -123,7 +126,7 @@ impl Coordinates {
     /// [`InvalidMessage::Field`] if they are too many, [`InvalidMessage::Loop`] if one node stands
     /// there twice.
     pub fn new(of: &[Coordinate]) -> Result<Coordinates, InvalidMessage> {
-        let mut all = [Coordinate::NOBODY; FAN_MAX];
+        let mut all = [Coordinate::NOBODY; MEMBERS_MAX];
         let count = u8::try_from(of.len()).map_err(|_| InvalidMessage::Field)?;
         let places = all.get_mut(..of.len()).ok_or(InvalidMessage::Field)?;
         places.copy_from_slice(of);
@@ -138,7 +141,7 @@ impl Coordinates {
     }
 
     fn parse(raw: &[[u8; COORDINATE_LEN]]) -> Result<Coordinates, InvalidMessage> {
-        let mut all = [Coordinate::NOBODY; FAN_MAX];
+        let mut all = [Coordinate::NOBODY; MEMBERS_MAX];
         let places = all.get_mut(..raw.len()).ok_or(InvalidMessage::Field)?;
         for (place, raw) in places.iter_mut().zip(raw) {
             *place = Coordinate::parse(raw)?;
@@ -158,13 +161,13 @@ impl Coordinates {
 pub struct WriteHead {
     /// How it spreads.
     pub strategy: Strategy,
-    /// The place of its receiver among the coordinates, or among the data units.
+    /// The place of its receiver among the coordinates.
     pub rank: u8,
     /// Copies, or data units.
     pub k: u8,
-    /// Which unit the receiver holds.
+    /// Of a stripe: the data unit whose bytes it brings, or parts of a parity made of them.
     pub unit: u8,
-    /// What that is.
+    /// What its receiver holds.
     pub role: Role,
     /// Its first byte in the object.
     pub offset: u64,
@@ -174,7 +177,7 @@ pub struct WriteHead {
     pub sequence: u32,
     /// The last acknowledged one of this strip.
     pub previous: u32,
-    /// CRC-32C of all its data.
+    /// CRC-32C of all its data; of parts, that of the data they were made of.
     pub crc: u32,
     /// The attachment it is for.
     pub session: u64,
@@ -223,14 +226,38 @@ impl WriteHead {
         let count = self.coordinates.count;
         let is_fit = match self.strategy {
             Strategy::Single => self.k == 1 && self.rank == 0 && count == 0,
-            Strategy::Ring | Strategy::BinaryTree => self.k == count && self.rank < count,
-            Strategy::Parity => (1..=FAN_MAX).contains(&usize::from(self.k)) && count > 0,
+            Strategy::Ring | Strategy::BinaryTree => {
+                self.k == count && self.rank < count && usize::from(count) <= FAN_MAX
+            }
+            Strategy::Parity => self.is_of_stripe(),
         };
-        let is_unit = self.strategy != Strategy::Parity || self.rank < self.k;
-        if !is_fit || !is_unit || self.sequence <= self.previous {
+        if !is_fit || self.sequence <= self.previous {
             return Err(InvalidMessage::Field);
         }
         self.range().map(|_| ())
+    }
+
+    /// Whether it is of a stripe that can be, and says the same of its units in all places.
+    fn is_of_stripe(&self) -> bool {
+        let (k, all) = (usize::from(self.k), self.coordinates.as_slice());
+        let role = |rank: usize| if rank < k { Role::Data } else { Role::Parity };
+        let is_its = |(rank, one): (usize, &Coordinate)| {
+            usize::from(one.unit) == rank && one.role == role(rank)
+        };
+        let rank = usize::from(self.rank);
+        (1..=FAN_MAX).contains(&k)
+            && (k + 1..=k + PARITY_MAX).contains(&all.len())
+            && rank < all.len()
+            && self.role == role(rank)
+            && usize::from(self.unit) < k
+            && (self.role == Role::Parity || self.unit == self.rank)
+            && all.iter().enumerate().all(is_its)
+    }
+
+    /// Whether it brings parts of a parity, which its receiver adds up.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        self.strategy == Strategy::Parity && self.role == Role::Parity
     }
 
     /// The bytes of the object it writes.

@@ -26,12 +26,21 @@ fn node(node: u16) -> Coordinate {
     Coordinate { address: [10, 0, 0, 1], port: 4791, node, unit: 0, role: Role::Data }
 }
 
+/// One of `count` members; of a stripe at most half of them, and four, have parities.
 fn write_head(strategy: Strategy, count: u16) -> WriteHead {
-    let coordinates: Vec<_> = (0..count).map(node).collect();
+    let is_coded = strategy == Strategy::Parity;
+    let m = if is_coded { (count / 2).clamp(1, 4) } else { 0 };
+    let k = count.max(1) - m;
+    let unit = |at: u16| {
+        let role = if at < k { Role::Data } else { Role::Parity };
+        Coordinate { unit: u8::try_from(at).unwrap(), role, ..node(at) }
+    };
+    let coordinates: Vec<_> =
+        (0..count).map(|at| if is_coded { unit(at) } else { node(at) }).collect();
     WriteHead {
         strategy,
         rank: 0,
-        k: u8::try_from(count.max(1)).unwrap(),
+        k: u8::try_from(k).unwrap(),
         unit: 0,
         role: Role::Data,
         offset: 8192,
@@ -133,19 +142,21 @@ fn golden_bytes() {
 /// Row N1: a first packet that had no room for its heads would have to be refused by every node.
 #[test]
 fn the_largest_heads_fit_the_smallest_packet() {
-    let largest = heads(Target::Write(write_head(Strategy::Ring, 16)));
+    let largest = heads(Target::Write(write_head(Strategy::Parity, 20)));
     let bytes = written(&largest, b"");
     assert_eq!(bytes.len(), HEADS_MAX);
     const { assert!(HEADS_MAX + crate::roce::OVERHEAD <= 1500 - 28) };
     assert_eq!(Request::parse(&bytes).map(|request| request.heads), Ok(largest));
-    let many: Vec<_> = (0..17).map(node).collect();
+    let many: Vec<_> = (0..21).map(node).collect();
     assert_eq!(Coordinates::new(&many), Err(InvalidMessage::Field));
+    assert_eq!(write_head(Strategy::Ring, 17).check(), Err(InvalidMessage::Field));
 }
 
 #[test]
 fn a_request_that_is_cut_is_refused_at_every_byte() {
     for target in [
         Target::Write(write_head(Strategy::BinaryTree, 5)),
+        Target::Write(write_head(Strategy::Parity, 5)),
         Target::Read(ReadHead { offset: 1, bytes: 2, unit: 0, map: false }),
         Target::Hole(hole(1, 2)),
     ] {
@@ -318,7 +329,8 @@ fn spreads_that_no_object_has_are_refused() {
         (Strategy::Ring, 3, 1),
         (Strategy::Parity, 0, 2),
         (Strategy::Parity, 2, 0),
-        (Strategy::Parity, 2, 17),
+        (Strategy::Parity, 2, 5),
+        (Strategy::Parity, 17, 2),
     ] {
         assert_eq!(parse(strategy, k, m), Err(InvalidMessage::Field), "{strategy:?} {k} {m}");
     }
@@ -330,7 +342,7 @@ prop_compose! {
         rights in proptest::sample::select(&[Rights::READ, Rights::WRITE, Rights::READ_WRITE][..]),
         (first, length) in (0..1u64 << 60, 1..1u64 << 60),
         (client, fence, group, expires) in any::<(u64, u64, u32, u64)>(),
-        (strategy, k, m) in (proptest::sample::select(&Strategy::ALL[..]), 1..17u8, 1..17u8),
+        (strategy, k, m) in (proptest::sample::select(&Strategy::ALL[..]), 1..17u8, 1..5u8),
         mac in any::<[u8; MAC_LEN]>(),
     ) -> Capability {
         let end = first + length;
@@ -346,7 +358,7 @@ prop_compose! {
 prop_compose! {
     fn any_target()(
         strategy in proptest::sample::select(&Strategy::ALL[..]),
-        count in 1..17u16,
+        count in 1..20u16,
         (unit, parity, crc, session, number, lane) in any::<(u8, bool, u32, u64, u64, u16)>(),
         (offset, bytes) in (0..1u64 << 60, 1..=DATA_MAX),
         (previous, step) in (0..1u32 << 31, 1..1u32 << 31),
@@ -368,10 +380,19 @@ prop_compose! {
             }
             _ => {}
         }
-        let count = if strategy == Strategy::Single { 0 } else { count };
+        let count = match strategy {
+            Strategy::Single => 0,
+            Strategy::Ring | Strategy::BinaryTree => count.min(16),
+            Strategy::Parity => count + 1,
+        };
         let write = write_head(strategy, count);
-        let role = if parity { Role::Parity } else { Role::Data };
-        let rank = rank % write.k;
+        let all = write.coordinates.as_slice();
+        let rank = rank % u8::try_from(all.len().max(1)).unwrap();
+        let (unit, role) = match strategy {
+            Strategy::Parity if rank < write.k => (rank, Role::Data),
+            Strategy::Parity => (unit % write.k, Role::Parity),
+            _ => (unit, if parity { Role::Parity } else { Role::Data }),
+        };
         Target::Write(WriteHead {
             rank, unit, role, offset, bytes, sequence, previous, crc, session, number, lane, ..write
         })

@@ -11,6 +11,7 @@ use super::account::Accounts;
 use super::ledger::Cost;
 use super::passing::{Passing, next_of};
 use super::sched::PacketAt;
+use super::sums::{Part, Sums};
 use super::table::{Descriptor, Hop};
 
 /// Whose messages a context gets.
@@ -97,6 +98,10 @@ pub enum Effect {
     },
     /// Passes this packet on.
     Pass(PacketAt),
+    /// Takes the message in as a part of a sum.
+    Join(Box<Part>),
+    /// Adds this packet to its sum.
+    Add(PacketAt),
     /// The only answer.
     Answer(Answer),
     /// It is whole: the CPU side or the store goes on with it.
@@ -136,6 +141,7 @@ pub struct Hand<'a> {
     pub(super) payer: Peer,
     pub(super) accounts: &'a Accounts,
     pub(super) passing: &'a Passing,
+    pub(super) sums: &'a Sums,
     /// It is a header handler that has opened nothing.
     pub(super) may_open: bool,
     pub(super) effects: Vec<Effect>,
@@ -206,7 +212,7 @@ impl Hand<'_> {
         if has_room {
             for (place, (_, to)) in self.descriptor.next.iter_mut().zip(next.into_iter().flatten())
             {
-                *place = Hop { address: to.address, port: to.port, node: to.node };
+                *place = Hop { port: to.port, node: to.node };
                 self.cost.sends += 1;
             }
             self.effects.push(Effect::Begin { heads: Box::new(*heads), begins, pieces });
@@ -224,6 +230,31 @@ impl Hand<'_> {
         self.cost.sends += count;
         self.effects.push(Effect::Pass(*packet));
         count
+    }
+
+    /// Who adds the parts of the write that these are of; nobody knows yet, if this is the first.
+    ///
+    /// # Errors
+    /// Why it does not fit the others.
+    pub fn sum_path(&self, heads: &Heads) -> Result<Option<Path>, Reason> {
+        self.sums.path(heads)
+    }
+
+    /// Whether handlers have room for another sum of so many bytes of a client.
+    #[must_use]
+    pub fn has_sum_room(&self, client: u64, bytes: usize) -> bool {
+        self.sums.has_room(client, bytes)
+    }
+
+    /// Takes the message in as a part. In the header handler, which has asked for the path.
+    pub fn join(&mut self, part: Part) {
+        self.may_open = false;
+        self.effects.push(Effect::Join(Box::new(part)));
+    }
+
+    /// Adds the packet to the message's sum.
+    pub fn add(&mut self, packet: &PacketAt) {
+        self.effects.push(Effect::Add(*packet));
     }
 
     /// Answers.

@@ -1,19 +1,23 @@
-//! Requests that are passed on to successors, and what became of them there (NetDFS V).
+//! Requests that are passed on to successors, and what became of them there (NetDFS V and VI).
 //!
 //! Each successor of a request is a *branch*. Pieces wait here until whoever sends takes them; a
 //! request is answered once its own copy is stored and all its branches have ended. What always
 //! holds: a branch gets nothing before its request was accepted here, every byte at most once, and
 //! after its end nothing; a request that ends without an answer has its branches cut.
+//!
+//! Copies go on as they came. What is passed on of a data unit is multiplied for each parity, and
+//! its last piece is kept until the data is known to be what its checksum is of: a parity, which
+//! cannot tell, takes only what is whole.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use outboard_wire::shared::{Answer, Coordinate, Heads, Peer, Reason};
-use outboard_wire::shared::{SUCCESSORS_MAX, Strategy, Target};
+use outboard_codec::erasure::{Code, Field};
+use outboard_wire::shared::{Answer, Coordinate, Heads, PARITY_MAX, Peer, Reason};
+use outboard_wire::shared::{SUCCESSORS_MAX, Strategy, Target, WriteHead};
 
 use super::Nic;
 use super::ledger::Cost;
 use super::sched::{Handler, PacketAt};
-use super::table::{Descriptor, state};
 
 /// Pieces that may be under way to one successor: with the answers to what it asks, less than a
 /// conversation lets wait.
@@ -71,11 +75,59 @@ struct Child {
     is_open: bool,
 }
 
+/// What a data unit is multiplied by for each parity, and how.
+#[derive(Clone, Copy)]
+struct Coder {
+    field: Field,
+    coefficients: [u8; PARITY_MAX],
+}
+
+impl Coder {
+    /// Of a write that is passed on to parities.
+    fn of(write: &WriteHead) -> Option<Coder> {
+        if write.strategy != Strategy::Parity || write.is_part() {
+            return None;
+        }
+        let (field, k) = (Field::fastest(), usize::from(write.k));
+        let m = write.coordinates.as_slice().len().saturating_sub(k);
+        let code = Code::new(field, k, m).ok()?;
+        let mut coefficients = [0; PARITY_MAX];
+        let of_unit = code.coefficients(usize::from(write.unit)).ok()?;
+        coefficients.iter_mut().zip(of_unit).for_each(|(to, from)| *to = *from);
+        Some(Coder { field, coefficients })
+    }
+
+    /// The parts of some bytes, one for each of `count` parities.
+    fn parts(&self, bytes: &[u8], count: usize) -> Vec<Vec<u8>> {
+        let mut parts: Vec<Vec<u8>> = (0..count).map(|_| vec![0; bytes.len()]).collect();
+        let mut outs = parts.iter_mut().map(Vec::as_mut_slice);
+        let mut places: [&mut [u8]; PARITY_MAX] =
+            std::array::from_fn(|_| outs.next().unwrap_or_default());
+        let coefficients = self.coefficients.get(..count).unwrap_or_default();
+        let places = places.get_mut(..count).unwrap_or_default();
+        // There are as many as parities, and of one length.
+        let _ = self.field.multiply(coefficients, bytes, places);
+        parts
+    }
+}
+
+/// What each of `count` successors gets of some bytes.
+fn shares(coder: Option<&Coder>, bytes: &[u8], count: usize) -> Vec<Vec<u8>> {
+    match coder {
+        Some(coder) => coder.parts(bytes, count),
+        None => vec![bytes.to_vec(); count],
+    }
+}
+
 struct Family {
     /// Whose it is.
     client: u64,
     strategy: Strategy,
+    k: u8,
     epoch: u32,
+    coder: Option<Coder>,
+    /// The last piece of each child, if there is a coder, until the data is known to be right.
+    kept: Vec<Outgoing>,
     /// Pieces that each child is counted with.
     pieces: u32,
     children: Vec<Child>,
@@ -112,42 +164,71 @@ impl Passing {
     /// A request that was accepted goes on, with its first bytes; how many branches it has.
     pub(super) fn begin(&mut self, slot: u32, heads: &Heads, data: &[u8], pieces: u32) -> u64 {
         let Target::Write(write) = &heads.target else { return 0 };
-        let (mut children, client) = (Vec::new(), heads.capability.client);
-        for (rank, to) in write.successors().into_iter().flatten() {
+        let next: Vec<(u8, Coordinate)> = write.successors().into_iter().flatten().collect();
+        if next.is_empty() {
+            return 0;
+        }
+        let (coder, client) = (Coder::of(write), heads.capability.client);
+        let shares = shares(coder.as_ref(), data, next.len());
+        let (mut children, mut begun) = (Vec::new(), Vec::new());
+        for ((rank, at), data) in next.into_iter().zip(shares) {
             let branch = Branch(self.next);
             self.next += 1;
             let mut heads = *heads;
             heads.head.hop = heads.head.hop.saturating_add(1);
-            if let Target::Write(write) = &mut heads.target {
-                (write.rank, write.unit, write.role) = (rank, to.unit, to.role);
-            }
-            let (heads, data, to) = (Box::new(heads), data.to_vec(), to.node);
-            self.outgoing.push_back(Outgoing::Begin { branch, to, heads, data });
+            heads.target = Target::Write(write.to(rank, &at));
+            let (heads, to) = (Box::new(heads), at.node);
+            begun.push(Outgoing::Begin { branch, to, heads, data });
             *self.under_way.entry((to, client)).or_default() += pieces;
             self.branches.insert(branch, slot);
             children.push(Child { branch, rank, to, is_open: true });
         }
         let count = children.len() as u64;
-        if count > 0 {
-            let (strategy, epoch) = (write.strategy, heads.head.epoch);
-            let (failed, own) = (None, None);
-            let family = Family { client, strategy, epoch, pieces, children, failed, own };
-            self.families.insert(slot, family);
+        let is_whole = data.len() >= heads.head.data as usize;
+        let kept = self.send_or_keep(begun, coder.is_some() && is_whole);
+        let (strategy, k, epoch) = (write.strategy, write.k, heads.head.epoch);
+        let (failed, own) = (None, None);
+        let family =
+            Family { client, strategy, k, epoch, coder, kept, pieces, children, failed, own };
+        self.families.insert(slot, family);
+        count
+    }
+
+    /// More of it came, or the last of it; to how many branches it goes.
+    pub(super) fn pass(&mut self, slot: u32, offset: u32, bytes: &[u8], is_last: bool) -> u64 {
+        let Some(family) = self.families.get(&slot) else { return 0 };
+        if family.children.iter().all(|child| !child.is_open) {
+            return 0;
+        }
+        let shares = shares(family.coder.as_ref(), bytes, family.children.len());
+        let all = family.children.iter().zip(shares);
+        let pieces = all.filter(|(child, _)| child.is_open).map(|(Child { branch, .. }, bytes)| {
+            let branch = *branch;
+            Outgoing::Piece { branch, offset, bytes }
+        });
+        let pieces: Vec<Outgoing> = pieces.collect();
+        let (count, keeps) = (pieces.len() as u64, family.coder.is_some() && is_last);
+        let kept = self.send_or_keep(pieces, keeps);
+        if let Some(family) = self.families.get_mut(&slot).filter(|_| keeps) {
+            family.kept = kept;
         }
         count
     }
 
-    /// More of it came; to how many branches it goes.
-    pub(super) fn pass(&mut self, slot: u32, offset: u32, bytes: &[u8]) -> u64 {
-        let Some(family) = self.families.get(&slot) else { return 0 };
-        let open = family.children.iter().filter(|child| child.is_open);
-        let mut count = 0;
-        for Child { branch, .. } in open {
-            let (branch, bytes) = (*branch, bytes.to_vec());
-            self.outgoing.push_back(Outgoing::Piece { branch, offset, bytes });
-            count += 1;
+    /// Sends, or gives back what is to be kept.
+    fn send_or_keep(&mut self, all: Vec<Outgoing>, keeps: bool) -> Vec<Outgoing> {
+        if keeps {
+            return all;
         }
-        count
+        self.outgoing.extend(all);
+        Vec::new()
+    }
+
+    /// The data of a request is what its checksum is of: all of it may go on.
+    fn confirm(&mut self, slot: u32) {
+        if let Some(family) = self.families.get_mut(&slot) {
+            self.outgoing.extend(family.kept.drain(..));
+        }
     }
 
     /// A branch has ended: with an answer, or nobody is there. The request that can be answered
@@ -161,7 +242,11 @@ impl Passing {
         let family = self.families.get_mut(&slot)?;
         let child = family.children.iter_mut().find(|child| child.branch == branch)?;
         child.is_open = false;
-        let behind = |rank: u8| family.strategy.comes_by(rank, child.rank);
+        let behind = |rank: u8| match family.strategy {
+            // A parity says whose part it lacks.
+            Strategy::Parity => rank == child.rank || rank < family.k,
+            other => other.comes_by(rank, child.rank),
+        };
         let failed = match answer.map(|answer| (answer.rank, answer.outcome, answer.epoch)) {
             None => Some((child.rank, Reason::Unreached)),
             // It is done if all have it under one epoch.
@@ -184,8 +269,11 @@ impl Passing {
 
     /// The member's own answer: what is answered now, unless that waits.
     pub(super) fn own(&mut self, slot: u32, answer: Vec<u8>) -> Option<Vec<u8>> {
-        let is_open = |family: &&mut Family| family.children.iter().any(|child| child.is_open);
-        if let Some(family) = self.families.get_mut(&slot).filter(is_open) {
+        // What was kept goes nowhere any more: it was not right.
+        let waits = |family: &&mut Family| {
+            family.children.iter().any(|child| child.is_open) && family.kept.is_empty()
+        };
+        if let Some(family) = self.families.get_mut(&slot).filter(waits) {
             family.own = Some(answer);
             return None;
         }
@@ -277,25 +365,38 @@ impl Nic {
     /// [`Reason::Busy`]: too much is under way to one of them.
     pub(crate) fn pass_on(
         &mut self,
-        (slot, generation): (u32, u8),
+        place: (u32, u8),
         heads: &Heads,
         message: &[u8],
         chunk: usize,
     ) -> Result<(), Reason> {
-        let same = |one: &&Descriptor| one.generation == generation && one.state == state::SERVED;
-        let pieces = u32::try_from(message.len().div_ceil(chunk.max(1))).unwrap_or(u32::MAX);
-        if self.table.get(slot).filter(same).is_none() || !self.passing.has_room(heads, pieces) {
+        if next_of(heads).iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let (slot, chunk) = (place.0, chunk.max(1));
+        let pieces = u32::try_from(message.len().div_ceil(chunk)).unwrap_or(u32::MAX);
+        if !self.is_served(place) || !self.passing.has_room(heads, pieces) {
             return Err(Reason::Busy);
         }
         let begins = message.len().saturating_sub(heads.head.data as usize);
-        let (first, rest) = message.split_at(chunk.max(begins).min(message.len()));
+        let (first, mut rest) = message.split_at(chunk.max(begins).min(message.len()));
         self.passing.begin(slot, heads, first.get(begins..).unwrap_or_default(), pieces);
         let mut offset = first.len();
-        for piece in rest.chunks(chunk.max(1)) {
-            self.passing.pass(slot, u32::try_from(offset).unwrap_or(u32::MAX), piece);
+        while !rest.is_empty() {
+            let (piece, more) = rest.split_at(chunk.min(rest.len()));
+            let at = u32::try_from(offset).unwrap_or(u32::MAX);
+            self.passing.pass(slot, at, piece, more.is_empty());
             offset += piece.len();
+            rest = more;
         }
         Ok(())
+    }
+
+    /// The data of a request, which is with the CPU side, is what its checksum is of.
+    pub(crate) fn confirm(&mut self, place: (u32, u8)) {
+        if self.is_served(place) {
+            self.passing.confirm(place.0);
+        }
     }
 
     /// What is to go to successors, in its order.

@@ -4,16 +4,16 @@
 //! Descriptors are numbered; a number is used again as soon as its request is over, and then has
 //! another generation. The table grows up to what its memory holds, and never shrinks.
 
+use outboard_wire::shared::SUCCESSORS_MAX;
+
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_LEN: usize = 77;
 
-/// Whom a node forwards to.
+/// Whom a node forwards to. Its address is the one that is known here of that node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, packed)]
 pub struct Hop {
-    /// Address, IPv4.
-    pub address: [u8; 4],
-    /// Port.
+    /// Port; 0: nobody.
     pub port: u16,
     /// Which node.
     pub node: u16,
@@ -29,8 +29,10 @@ pub mod state {
     pub const ACCEPTED: u8 = 2;
     /// Accepted for the CPU side: its packets go there as they are.
     pub const STEERED: u8 = 3;
-    /// Whole, and with the store.
+    /// Whole, and with the store, or waiting for the rest of its sum.
     pub const SERVED: u8 = 4;
+    /// Accepted: its packets are added to a sum.
+    pub const SUMMED: u8 = 5;
 }
 
 /// What the runtime and its handlers keep of a request.
@@ -56,14 +58,14 @@ pub struct Descriptor {
     /// Bytes of them that have been landed.
     pub got: u32,
     /// Whom its packets are forwarded to.
-    pub next: [Hop; 2],
+    pub next: [Hop; SUCCESSORS_MAX],
     /// What becomes of its packets: [`state`].
     pub state: u8,
     /// How it spreads.
     pub strategy: u8,
     /// The place of this node.
     pub rank: u8,
-    /// The unit it holds.
+    /// The data unit that its bytes are, or are parts from.
     pub unit: u8,
     /// How often this descriptor has been given out, modulo 256.
     pub generation: u8,

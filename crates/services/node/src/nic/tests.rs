@@ -50,8 +50,13 @@ impl Policy for Toy {
     }
 }
 
-const LIMITS: Limits =
-    Limits { table_bytes: 64 * DESCRIPTOR_LEN, landing_bytes: 1 << 20, units: 4, packets: 4096 };
+const LIMITS: Limits = Limits {
+    table_bytes: 64 * DESCRIPTOR_LEN,
+    landing_bytes: 1 << 20,
+    sum_bytes: 1 << 20,
+    units: 4,
+    packets: 4096,
+};
 
 fn toy(limits: Limits) -> Nic {
     let mut nic = Nic::new(limits);

@@ -4,15 +4,17 @@
 //! against the rules. The payload handler copies data to where the store takes it from. The
 //! completion handler hands the request on; its answer comes from the store, so what is
 //! acknowledged was written. A message that is steered goes to the CPU side as it came, and is
-//! held against the same rules there, before anything else is done with it.
+//! held against the same rules there, before anything else is done with it. Parts of a parity come
+//! together with others', so they are held against the rules here on either path.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Rights, Target};
+use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Rights, Strategy, Target};
 
 use super::{Baseline, Rules, Steer};
 use crate::nic::context::{Hand, Notice, Path, Policy};
 use crate::nic::sched::PacketAt;
+use crate::nic::sums::Part;
 use crate::nic::table::state;
 
 /// Instructions of parsing heads and looking at their fields.
@@ -25,6 +27,12 @@ const INSTR_CHECK: u64 = 90;
 const INSTR_PUT: u64 = 40;
 /// Instructions of sending a packet on, once.
 const INSTR_PASS: u64 = 50;
+/// Instructions of multiplying a byte for `m` parities by a table, as the paper counts them.
+const fn instr_code(m: u64) -> u64 {
+    2 * m + 1
+}
+/// Instructions of adding a word of eight bytes to a sum.
+const INSTR_ADD: u64 = 3;
 /// Instructions of ending a request.
 const INSTR_END: u64 = 30;
 
@@ -80,25 +88,63 @@ impl Auth {
         if !self.most.allow(heads.rights_needed()) {
             return Err(Reason::Rights);
         }
+        if let Target::Write(write) = &heads.target
+            && write.is_part()
+        {
+            return self.accept_part(hand, heads, begins);
+        }
         let data = heads.head.data as usize;
         let path = self.path(hand, data + later);
         if path == Path::Nic && !matches!(self.baseline, Some(Baseline::Raw | Baseline::RpcRdma)) {
             hand.instr(INSTR_MAC + INSTR_CHECK);
             self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
         }
-        // Of what a node has under way each of its clients leaves as many for others as it has.
-        let left = self.with(|rules| rules.credit_of(hand.peer)).checked_sub(hand.load.of_peer);
-        if left.is_none_or(|left| hand.load.of_payer > left) {
-            return Err(Reason::Busy);
-        }
+        self.has_credit(hand)?;
         let has_room = match path {
             Path::Nic => {
+                if heads.capability.strategy == Strategy::Parity {
+                    let bytes = first.saturating_sub(begins as usize) as u64;
+                    hand.instr(instr_code(heads.capability.m.into()) * bytes);
+                }
                 let is_open = hand.open(path, Some(Box::new(*heads)), begins, data, later);
                 is_open && hand.begin(heads, begins, first)
             }
             Path::Cpu => hand.open(path, None, 0, hand.bytes as usize, later),
         };
         if has_room { Ok(()) } else { Err(Reason::Busy) }
+    }
+
+    /// Of what a node has under way each of its clients leaves as many for others as it has.
+    fn has_credit(&self, hand: &Hand<'_>) -> Result<(), Reason> {
+        let left = self.with(|rules| rules.credit_of(hand.peer)).checked_sub(hand.load.of_peer);
+        if left.is_none_or(|left| hand.load.of_payer > left) {
+            return Err(Reason::Busy);
+        }
+        Ok(())
+    }
+
+    /// Accepts a part of a parity. The first of a write decides for all of that write who adds
+    /// them; those that are steered land as they come.
+    fn accept_part(&self, hand: &mut Hand<'_>, heads: &Heads, begins: u32) -> Result<(), Reason> {
+        hand.instr(INSTR_MAC + INSTR_CHECK);
+        self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
+        self.has_credit(hand)?;
+        let has_room = hand.has_sum_room(heads.capability.client, heads.head.data as usize);
+        let (used, most) = hand.load.requests;
+        let is_short = !has_room || used > most - most / 4;
+        let path = match (hand.sum_path(heads)?, self.steer) {
+            (Some(path), _) => path,
+            (None, Steer::Always) => Path::Cpu,
+            (None, Steer::Overload) if is_short => Path::Cpu,
+            (None, _) if has_room => Path::Nic,
+            (None, _) => return Err(Reason::Busy),
+        };
+        if path == Path::Cpu && !hand.open(path, None, 0, hand.bytes as usize, 0) {
+            return Err(Reason::Busy);
+        }
+        let lost = self.with(|rules| rules.answer(heads, Err(Reason::Unreached)));
+        hand.join(Part { heads: Box::new(*heads), begins, path, lost });
+        Ok(())
     }
 
     fn describe(hand: &mut Hand<'_>, heads: &Heads, is_steered: bool) {
@@ -115,6 +161,9 @@ impl Auth {
         descriptor.strategy = capability.strategy as u8;
         descriptor.state = if is_steered { state::STEERED } else { state::ACCEPTED };
         if let Target::Write(write) = &heads.target {
+            if write.is_part() && !is_steered {
+                descriptor.state = state::SUMMED;
+            }
             descriptor.sequence = write.sequence;
             descriptor.rank = write.rank;
             descriptor.unit = write.unit;
@@ -160,14 +209,22 @@ impl Policy for Auth {
         }
     }
 
-    fn payload(&mut self, hand: &mut Hand<'_>, packet: &PacketAt, _payload: &[u8]) {
+    fn payload(&mut self, hand: &mut Hand<'_>, packet: &PacketAt, payload: &[u8]) {
+        let bytes = payload.len() as u64;
         if matches!(hand.descriptor.state, state::ACCEPTED | state::STEERED) {
             hand.instr(INSTR_PUT);
             hand.put(packet);
         }
+        if hand.descriptor.state == state::SUMMED {
+            hand.instr(INSTR_ADD * bytes.div_ceil(8));
+            hand.add(packet);
+        }
         if hand.descriptor.state == state::ACCEPTED {
             let count = hand.pass(packet);
             hand.instr(INSTR_PASS * count);
+            if count > 0 && hand.descriptor.strategy == Strategy::Parity as u8 {
+                hand.instr(instr_code(count) * bytes);
+            }
         }
     }
 

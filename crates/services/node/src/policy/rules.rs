@@ -230,16 +230,15 @@ impl Rules {
     /// Whether it comes from who may send it: the client, a server that works for clients that have
     /// no conversation with this node, or the member that forwards to this one.
     fn is_from(&self, from: Peer, heads: &Heads) -> bool {
-        let (hop, rank) = (heads.head.hop, write_of(heads).map_or(0, |write| write.rank));
+        let (hop, write) = (heads.head.hop, write_of(heads));
+        let before = write.and_then(WriteHead::predecessor);
         match from {
-            Peer::Client(id) => id == heads.capability.client && hop == 0 && rank == 0,
-            Peer::Server(_) => hop == 0 && rank == 0,
-            Peer::Node(node) => write_of(heads).is_some_and(|write| {
-                let before = write.strategy.predecessor(write.rank);
+            Peer::Client(id) => id == heads.capability.client && hop == 0 && before.is_none(),
+            Peer::Server(_) => hop == 0 && before.is_none(),
+            Peer::Node(node) => write.is_some_and(|write| {
                 let all = write.coordinates.as_slice();
                 let before = before.and_then(|rank| all.get(usize::from(rank)));
-                before.is_some_and(|before| before.node == node)
-                    && hop == write.strategy.depth(write.rank)
+                before.is_some_and(|before| before.node == node) && hop == write.depth()
             }),
             Peer::Coordinator(_) => false,
         }
@@ -249,9 +248,6 @@ impl Rules {
     /// nodes that are known here, where they are known to be.
     fn is_spread(&self, heads: &Heads) -> bool {
         let capability = &heads.capability;
-        if capability.strategy == Strategy::Parity {
-            return false;
-        }
         // Any member is asked for a read, and each for a hole.
         let Some(write) = write_of(heads) else { return true };
         if write.strategy != capability.strategy || write.k != capability.k {
@@ -260,12 +256,14 @@ impl Rules {
         if write.strategy == Strategy::Single {
             return true;
         }
-        let own = write.coordinates.as_slice().get(usize::from(write.rank));
+        let all = write.coordinates.as_slice();
+        let own = all.get(usize::from(write.rank));
         let is_known = |(_, to): (u8, Coordinate)| {
             let address = SocketAddrV4::new(to.address.into(), to.port);
             self.nodes.get(&to.node) == Some(&address)
         };
         own.is_some_and(|own| own.node == self.settings.node)
+            && all.len() == usize::from(capability.k) + usize::from(capability.m)
             && write.coordinates.group() == capability.group
             && write.successors().into_iter().flatten().all(is_known)
     }

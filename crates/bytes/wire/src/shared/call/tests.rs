@@ -321,7 +321,7 @@ prop_compose! {
 prop_compose! {
     fn any_spread()(
         strategy in prop::sample::select(&Strategy::ALL[..]),
-        (k, m) in (1..17u8, 1..17u8),
+        (k, m) in (1..17u8, 1..5u8),
     ) -> (Strategy, u8, u8) {
         let k = if strategy == Strategy::Single { 1 } else { k };
         (strategy, k, if strategy == Strategy::Parity { m } else { 0 })

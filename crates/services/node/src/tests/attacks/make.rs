@@ -217,6 +217,7 @@ fn is_signed_so(attack: Attack) -> bool {
 /// Whether a read can be wrong in this way, too.
 fn may_read(attack: Attack) -> bool {
     let of_writes = [
+        Attack::Strategy,
         Attack::Rights,
         Attack::Overflow,
         Attack::Data,

@@ -89,7 +89,7 @@ fn loops_and_too_many_are_no_request() {
     let mut rig = Rig::new(NodeOptions::default());
     let mut rng = Rng::new(1);
     assert!(Coordinates::new(&coordinates(&[1, 2, 1])).is_err());
-    assert!(Coordinates::new(&coordinates(&(1..18).collect::<Vec<_>>())).is_err());
+    assert!(Coordinates::new(&coordinates(&(1..22).collect::<Vec<_>>())).is_err());
     let mut message = good(1).message();
     // The number of the third coordinate becomes that of the first.
     let third = 32 + 80 + 56 + 2 * 16 + 6;
