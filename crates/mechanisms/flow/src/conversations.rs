@@ -36,7 +36,7 @@ use outboard_wire::shared::{Answer, Heads, Peer};
 
 use self::calls::Outcome;
 use self::state::{Event, Question, State};
-pub use self::streams::{Part, Stream};
+pub use self::streams::{Backlog, Part, Stream};
 use self::talk::Room;
 use crate::{Given, Gone, Net, Settings};
 

@@ -33,7 +33,8 @@ use outboard_wire::roce::{MTU_MAX, OVERHEAD, Psn};
 use outboard_wire::shared::call::MESSAGE_MAX;
 
 pub use conversations::Token;
-pub use conversations::{Config, Conversations, Incoming, Keys, NoTarget, Part, Stream, Target};
+pub use conversations::{Backlog, Config, Conversations, Incoming, Keys, NoTarget, Part};
+pub use conversations::{Stream, Target};
 pub use net::{Gone, Net};
 pub use receiver::{Given, Header, Received, Receiver};
 pub use sender::{Ended, Kind, Refused, Sender};

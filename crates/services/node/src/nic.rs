@@ -494,8 +494,9 @@ impl Nic {
         if !self.is_served((slot, generation)) {
             return;
         }
-        if let Some(answer) = self.passing.own(slot, answer) {
-            self.answer(slot, answer);
+        match self.passing.own(slot, answer) {
+            Some(answer) => self.answer(slot, answer),
+            None => self.give_back(slot),
         }
     }
 
@@ -592,6 +593,7 @@ impl Nic {
         match effect {
             Effect::Open(landing) => {
                 let taken = landing.bytes.saturating_add(landing.later);
+                let taken = if landing.is_paid { 0 } else { taken };
                 owner.taken += taken;
                 owner.path = landing.path;
                 self.counts.steered += u64::from(landing.path == Path::Cpu);

@@ -29,6 +29,17 @@ pub struct Stream {
     call: u64,
 }
 
+/// What was said in a conversation, and has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    /// Which conversation; another one with that end has another number.
+    pub conversation: u64,
+    /// Messages of this end, pieces of streams too.
+    pub said: u64,
+    /// The first so many have been acknowledged: nothing of them is kept.
+    pub gone: u64,
+}
+
 /// What a message is to a stream, as its first packet says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -130,6 +141,14 @@ impl<T: Target> Conversations<T> {
     /// Goes on with it: `bytes` that stand at `offset` of the request, heads counted.
     pub fn go_on(&self, stream: Stream, offset: u32, bytes: Vec<u8>) {
         self.state().piece(stream.to, stream.call, offset.into(), bytes);
+    }
+
+    /// What was said to a peer, if there is a conversation.
+    #[must_use]
+    pub fn backlog(&self, to: Peer) -> Option<Backlog> {
+        let state = self.state();
+        let talk = state.links.get(&canonical(to))?.talk.as_ref()?;
+        Some(Backlog { conversation: talk.terms.serial, said: talk.said, gone: talk.gone })
     }
 
     /// The rest of it will not come: it ends.

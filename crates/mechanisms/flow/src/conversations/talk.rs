@@ -103,6 +103,9 @@ pub(super) struct Talk {
     pub(super) sender: Sender<Vec<u8>>,
     pub(super) receiver: Receiver,
     waiting: VecDeque<((u64, u32), Vec<u8>)>,
+    /// Messages that were said, and of those that have been acknowledged, which are the first.
+    pub(super) said: u64,
+    pub(super) gone: u64,
     coming: BTreeMap<u32, Coming>,
     /// Bytes of calls that come, or came and were not taken; and how many of these.
     kept: usize,
@@ -128,6 +131,8 @@ impl Talk {
             receiver: Receiver::new(terms.settings, receives, now),
             terms,
             waiting: VecDeque::new(),
+            said: 0,
+            gone: 0,
             coming: BTreeMap::new(),
             kept: 0,
             untaken: 0,
@@ -165,6 +170,7 @@ impl Talk {
             self.used = now;
         }
         self.waiting.push_back((write, message));
+        self.said += 1;
         self.fill();
     }
 
@@ -243,7 +249,9 @@ impl Talk {
     /// An acknowledgement.
     pub(super) fn acknowledged(&mut self, packet: &Packet<'_>, now: Time) {
         self.sender.receive(packet, now);
-        while self.sender.ended().is_some() {}
+        while self.sender.ended().is_some() {
+            self.gone += 1;
+        }
         self.fill();
     }
 

@@ -65,6 +65,14 @@ impl Accounts {
         *self.all.bytes(path) += bytes;
     }
 
+    /// It gives bytes back.
+    pub(super) fn give_back(&mut self, payer: Peer, path: Path, bytes: usize) {
+        for usage in self.of_peers.get_mut(&payer).into_iter().chain([&mut self.all]) {
+            let used = usage.bytes(path);
+            *used = used.saturating_sub(bytes);
+        }
+    }
+
     /// It is over.
     pub(super) fn end(&mut self, peer: Peer, payer: Peer, path: Path, bytes: usize) {
         if let Some(of_peer) = self.of_peers.get_mut(&peer) {
@@ -76,10 +84,7 @@ impl Accounts {
                 self.passed.remove(&(peer, payer));
             }
         }
-        for usage in self.of_peers.get_mut(&payer).into_iter().chain([&mut self.all]) {
-            let used = usage.bytes(path);
-            *used = used.saturating_sub(bytes);
-        }
+        self.give_back(payer, path, bytes);
         for one in [peer, payer] {
             if self.of_peers.get(&one).is_some_and(Usage::is_nothing) {
                 self.of_peers.remove(&one);

@@ -64,6 +64,8 @@ pub struct Landing {
     pub bytes: usize,
     /// Bytes that its answer will take beside.
     pub later: usize,
+    /// They are accounted with another message.
+    pub is_paid: bool,
 }
 
 /// What goes from handlers to the CPU side; for figures and logs, nothing waits for it.
@@ -179,11 +181,31 @@ impl Hand<'_> {
         let has_room = self.may_open && bytes.saturating_add(later) <= room;
         if has_room {
             self.may_open = false;
-            let data = Vec::with_capacity(bytes);
-            let landing = Landing { path, heads, begins, data, bytes, later };
+            let (data, is_paid) = (Vec::with_capacity(bytes), false);
+            let landing = Landing { path, heads, begins, data, bytes, later, is_paid };
             self.effects.push(Effect::Open(landing));
         }
         has_room
+    }
+
+    /// A place for a message that is steered as a part of a sum; whether there is room. The first
+    /// one takes that of all `k`: who is let in finds the room that the sum needs.
+    #[must_use]
+    pub fn open_part(&mut self, heads: &Heads) -> bool {
+        let bytes = self.bytes as usize;
+        let others = usize::from(heads.capability.k).saturating_sub(1);
+        match self.sums.is_claimed(heads) {
+            None => self.open(Path::Cpu, None, 0, bytes, others.saturating_mul(bytes)),
+            Some(true) => self.open(Path::Cpu, None, 0, bytes, 0),
+            Some(false) => {
+                let is_paid = std::mem::take(&mut self.may_open);
+                let (path, heads, begins, later) = (Path::Cpu, None, 0, 0);
+                let data = Vec::with_capacity(bytes);
+                let landing = Landing { path, heads, begins, data, bytes, later, is_paid };
+                self.effects.push(Effect::Open(landing));
+                is_paid
+            }
+        }
     }
 
     /// Whether this handler opened a place on that path.

@@ -45,10 +45,14 @@ pub enum Outgoing {
     Piece {
         /// Of which.
         branch: Branch,
+        /// To which node.
+        to: u16,
         /// Where in the request.
         offset: u32,
         /// What.
         bytes: Vec<u8>,
+        /// Nothing of it is missing then.
+        is_last: bool,
     },
     /// The rest will not come.
     Cut {
@@ -73,6 +77,8 @@ struct Child {
     rank: u8,
     to: u16,
     is_open: bool,
+    /// Pieces that it is counted with, until all have gone.
+    pieces: u32,
 }
 
 /// What a data unit is multiplied by for each parity, and how.
@@ -128,8 +134,6 @@ struct Family {
     coder: Option<Coder>,
     /// The last piece of each child, if there is a coder, until the data is known to be right.
     kept: Vec<Outgoing>,
-    /// Pieces that each child is counted with.
-    pieces: u32,
     children: Vec<Child>,
     /// The lowest rank that failed, and why.
     failed: Option<(u8, Reason)>,
@@ -181,15 +185,14 @@ impl Passing {
             begun.push(Outgoing::Begin { branch, to, heads, data });
             *self.under_way.entry((to, client)).or_default() += pieces;
             self.branches.insert(branch, slot);
-            children.push(Child { branch, rank, to, is_open: true });
+            children.push(Child { branch, rank, to, is_open: true, pieces });
         }
         let count = children.len() as u64;
         let is_whole = data.len() >= heads.head.data as usize;
         let kept = self.send_or_keep(begun, coder.is_some() && is_whole);
         let (strategy, k, epoch) = (write.strategy, write.k, heads.head.epoch);
         let (failed, own) = (None, None);
-        let family =
-            Family { client, strategy, k, epoch, coder, kept, pieces, children, failed, own };
+        let family = Family { client, strategy, k, epoch, coder, kept, children, failed, own };
         self.families.insert(slot, family);
         count
     }
@@ -202,9 +205,10 @@ impl Passing {
         }
         let shares = shares(family.coder.as_ref(), bytes, family.children.len());
         let all = family.children.iter().zip(shares);
-        let pieces = all.filter(|(child, _)| child.is_open).map(|(Child { branch, .. }, bytes)| {
-            let branch = *branch;
-            Outgoing::Piece { branch, offset, bytes }
+        let open = all.filter(|(child, _)| child.is_open);
+        let pieces = open.map(|(Child { branch, to, .. }, bytes)| {
+            let (branch, to) = (*branch, *to);
+            Outgoing::Piece { branch, to, offset, bytes, is_last }
         });
         let pieces: Vec<Outgoing> = pieces.collect();
         let (count, keeps) = (pieces.len() as u64, family.coder.is_some() && is_last);
@@ -293,19 +297,41 @@ impl Passing {
     /// A request is over: what has not ended of it is cut.
     pub(super) fn end(&mut self, slot: u32) {
         let Some(family) = self.families.remove(&slot) else { return };
-        for Child { branch, to, is_open, .. } in family.children {
-            let key = (to, family.client);
-            if let Some(used) = self.under_way.get_mut(&key) {
-                *used = used.saturating_sub(family.pieces);
-                if *used == 0 {
-                    self.under_way.remove(&key);
-                }
-            }
+        for Child { branch, to, is_open, pieces, .. } in family.children {
+            self.is_counted_less((to, family.client), pieces);
             if is_open {
                 self.branches.remove(&branch);
                 self.outgoing.push_back(Outgoing::Cut { branch });
             }
         }
+    }
+
+    fn is_counted_less(&mut self, key: (u16, u64), pieces: u32) {
+        if let Some(used) = self.under_way.get_mut(&key) {
+            *used = used.saturating_sub(pieces);
+            if *used == 0 {
+                self.under_way.remove(&key);
+            }
+        }
+    }
+
+    /// All pieces of a branch have gone; whose it is.
+    fn has_gone(&mut self, branch: Branch) -> Option<u32> {
+        let slot = *self.branches.get(&branch)?;
+        let family = self.families.get_mut(&slot)?;
+        let child = family.children.iter_mut().find(|child| child.branch == branch)?;
+        let (to, pieces) = (child.to, std::mem::take(&mut child.pieces));
+        let client = family.client;
+        self.is_counted_less((to, client), pieces);
+        Some(slot)
+    }
+
+    /// Of a request that is passed on: whether its own copy is stored, and to how many successors
+    /// something has not gone.
+    fn keeps(&self, slot: u32) -> Option<(bool, usize)> {
+        let family = self.families.get(&slot)?;
+        let left = family.children.iter().filter(|child| child.pieces > 0).count();
+        Some((family.own.is_some(), left))
     }
 
     /// What is to be sent, in its order.
@@ -397,6 +423,28 @@ impl Nic {
         if self.is_served(place) {
             self.passing.confirm(place.0);
         }
+    }
+
+    /// All pieces of a branch have gone.
+    pub(crate) fn has_gone(&mut self, branch: Branch) {
+        if let Some(slot) = self.passing.has_gone(branch) {
+            self.give_back(slot);
+        }
+    }
+
+    /// Of what a request takes that waits for its successors, gives back what it does not need any
+    /// more: else requests of which each waits for others could keep these out.
+    pub(super) fn give_back(&mut self, slot: u32) {
+        let (Some((is_stored, left)), Some(owner)) =
+            (self.passing.keeps(slot), self.owners.get_mut(&slot))
+        else {
+            return;
+        };
+        let own = self.table.get(slot).filter(|_| !is_stored).map_or(0, |one| one.len as usize);
+        let keeps = own.saturating_add(left.saturating_mul(owner.bytes as usize));
+        let back = owner.taken.saturating_sub(keeps);
+        owner.taken -= back;
+        self.accounts.give_back(owner.payer, owner.path, back);
     }
 
     /// What is to go to successors, in its order.

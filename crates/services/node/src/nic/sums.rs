@@ -115,7 +115,7 @@ impl Sum {
         self.stored_by = Some(slot);
         let (heads, data) = (Some(self.heads.clone()), std::mem::take(&mut self.data));
         let bytes = data.len();
-        Some(Landing { path: self.path, heads, begins: 0, data, bytes, later: 0 })
+        Some(Landing { path: self.path, heads, begins: 0, data, bytes, later: 0, is_paid: true })
     }
 
     /// What all of its messages are told if it is lost for want of a unit.
@@ -160,6 +160,13 @@ impl Sums {
         let (key, write) = part_of(heads).ok_or(Reason::Other)?;
         let Some(sum) = self.all.get(&key) else { return Ok(None) };
         sum.takes(heads, write).map(|()| Some(sum.path))
+    }
+
+    /// Whether the bytes of a part's unit are added by another message already; nobody knows, if no
+    /// part of that write came before.
+    pub(super) fn is_claimed(&self, heads: &Heads) -> Option<bool> {
+        let (key, write) = part_of(heads)?;
+        self.all.get(&key).map(|sum| sum.claimed & bit(write.unit) != 0)
     }
 
     /// Whether there is room for another sum of so many bytes: a client leaves as much for

@@ -139,7 +139,7 @@ impl Auth {
             (None, _) if has_room => Path::Nic,
             (None, _) => return Err(Reason::Busy),
         };
-        if path == Path::Cpu && !hand.open(path, None, 0, hand.bytes as usize, 0) {
+        if path == Path::Cpu && !hand.open_part(heads) {
             return Err(Reason::Busy);
         }
         let lost = self.with(|rules| rules.answer(heads, Err(Reason::Unreached)));

@@ -148,7 +148,7 @@ impl World {
 
     /// Nothing is under way or added up any more, once what is silent was given up.
     fn is_at_rest(&mut self) -> bool {
-        self.steps(40_000);
+        self.steps(60_000);
         let names = ["sums", "sum_bytes"];
         self.is_quiet() && names.iter().all(|name| self.figures(name).iter().all(|one| *one == 0))
     }

@@ -1,5 +1,7 @@
 //! The memory for sums: what falls to the CPU side, and stays there; who gets how much.
 
+use std::task::Poll;
+
 use super::*;
 
 /// Where there is no room for a sum when the first part of a write comes, all its parts go to the
@@ -91,4 +93,50 @@ fn a_greedy_client_leaves_room_for_the_sums_of_a_modest_one() {
     assert_eq!(world.stripe(&group, &of_client(&group, CLIENT + 1, 20, 40_000)), done(&group));
     drop(greedy);
     assert!(world.is_at_rest());
+}
+
+/// Many stripes at once, which come to each data node in another order, and for which none has room
+/// at a time. Each of these had let in other ones, which waited for those that were kept out at the
+/// others: nothing went on before their sums were given up.
+#[test]
+fn stripes_do_not_keep_each_other_out() {
+    let stripes = 16;
+    for (steer, len, room) in [(Steer::Never, 150_000, 64 << 20), (Steer::Always, 20_000, 400_000)]
+    {
+        let group = Group::plain(3, 2);
+        let mut world = World::of(3, &group, 0, |number| NodeOptions {
+            steer,
+            message_bytes: if number > 3 { room } else { 64 << 20 },
+            ..NodeOptions::default()
+        });
+        assert_eq!(world.stripe(&group, &group.drawn(99, (5, 1), 10)), done(&group));
+        let all: Vec<Vec<Ask>> =
+            (1..=stripes).map(|object| group.drawn(object, (5, 1), len)).collect();
+        let order = |rank: usize| (0..all.len()).map(move |at| (rank, (at + 5 * rank) % 16));
+        let mut asked: Vec<(usize, usize, Asking)> = (0..3)
+            .flat_map(order)
+            .map(|(rank, at)| (rank, at, world.begin(group.nodes[rank], &all[at][rank])))
+            .collect();
+        let begun = world.now;
+        while !asked.is_empty() {
+            world.step();
+            for (rank, at, mut one) in std::mem::take(&mut asked) {
+                match poll_once(one.as_mut()) {
+                    Poll::Pending => asked.push((rank, at, one)),
+                    Poll::Ready(said) => match said.unwrap().0.outcome {
+                        Ok(()) => {}
+                        Err(Reason::Busy) => {
+                            let again = world.begin(group.nodes[rank], &all[at][rank]);
+                            asked.push((rank, at, again));
+                        }
+                        Err(other) => panic!("{steer:?}: {other:?}"),
+                    },
+                }
+            }
+            assert!(world.now - begun < 60_000_000_000, "{steer:?}: {} wait", asked.len());
+        }
+        assert_eq!(world.figures("sums_lost"), [0; 5], "{steer:?}");
+        assert!(world.figures("busy").iter().sum::<u64>() > 0, "{steer:?}: there was no room");
+        assert!(world.is_at_rest());
+    }
 }
