@@ -34,6 +34,7 @@ use crate::Meta;
 use crate::clients::Who;
 use crate::delegations::Held;
 use crate::grants::NOBODY;
+use crate::housekeeping::LATER;
 use crate::nodes::{PATIENCE, QUICK};
 
 /// The epoch of all groups, as long as their members do not change.
@@ -373,7 +374,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         for (rank, member, answer) in answers {
             match answer {
                 Ok(_) if fills.without == Some(member.node) && answering > 1 => {
-                    self.chores().try_later(ino, self.net().now());
+                    self.chores().try_later(ino, self.net().now(), LATER);
                     away |= 1 << rank;
                 }
                 // Somebody else decides.

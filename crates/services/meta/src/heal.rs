@@ -15,6 +15,7 @@ use outboard_wire::shared::call::{Call, Mode, Reply};
 use crate::Meta;
 use crate::copies::{Filled, SLICE, has_copies, is_in, peer};
 use crate::grants::NOBODY;
+use crate::housekeeping::LATER;
 use crate::moving::GIVE_WAY;
 use crate::nodes::QUICK;
 
@@ -124,7 +125,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     Ok(false) | Err(Errno::EAGAIN) => {}
                     Err(errno) => {
                         tracing::warn!(%ino, %errno, "a copy cannot be filled; tried again");
-                        self.chores().try_later(ino, self.net().now());
+                        self.chores().try_later(ino, self.net().now(), LATER);
                     }
                 }
             }

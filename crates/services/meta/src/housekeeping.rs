@@ -30,7 +30,7 @@ const UNREACHED: Duration = Duration::from_secs(60);
 /// How long it is before it is tried again to take a node out that could not be.
 const KEPT_IN: Duration = Duration::from_secs(600);
 /// How long it is before a copy is filled again that could not be.
-const LATER: Duration = Duration::from_secs(30);
+pub(crate) const LATER: Duration = Duration::from_secs(30);
 /// How often objects to be purged and files to be resolved are looked for, and, while the
 /// coordinator is away, another server.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -155,9 +155,9 @@ impl Chores {
     }
 
     /// Copies of a file cannot be filled now: it is not taken from everybody again at once.
-    pub(crate) fn try_later(&mut self, ino: Ino, now: Time) {
+    pub(crate) fn try_later(&mut self, ino: Ino, now: Time, later: Duration) {
         self.later.retain(|_, until| *until > now);
-        self.later.insert(ino, now.after(LATER));
+        self.later.insert(ino, now.after(later));
     }
 
     /// A member of a file was not reached by who has it; the member, if that was said of it before,
@@ -239,7 +239,7 @@ impl Chores {
             (self.heal_at, self.heal_runs) = (Some(now), true);
             self.todo.push_back(Chore::Heal);
         }
-        let every = if self.moving.is_stuck() { LATER } else { HEAL_EVERY };
+        let every = HEAL_EVERY.max(self.moving.pause());
         if !self.moving_runs && is_due(self.moving_at, every, now) {
             (self.moving_at, self.moving_runs) = (Some(now), true);
             self.todo.push_back(Chore::Move);

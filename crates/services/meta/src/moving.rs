@@ -33,6 +33,10 @@ const LOOK: usize = 1024;
 const ABREAST: usize = 16;
 /// Bytes of a file for which capabilities are signed once.
 const PART: u64 = 256 << 20;
+/// How long it is before a file is tried again that could not be moved.
+const AGAIN: Duration = Duration::from_secs(10);
+/// The longest between two looks at all files.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How often the rate is looked at.
 const RATE_LOOK: Duration = Duration::from_secs(1);
 /// How long others have a file between two slices of it.
@@ -51,8 +55,8 @@ pub(crate) struct Moving {
     left: u64,
     /// Why, of one of them.
     why: Option<String>,
-    /// Nothing was moved the last time.
-    is_stuck: bool,
+    /// How long it is before all files are looked at again.
+    pause: Duration,
     /// All files lay by this map the last time.
     clean: Option<u32>,
 }
@@ -65,12 +69,12 @@ impl Moving {
 
     /// Files are to lie elsewhere.
     pub(crate) fn begin(&mut self) {
-        (self.is_stuck, self.why) = (false, None);
+        (self.pause, self.why) = (Duration::ZERO, None);
     }
 
-    /// It need not be looked again soon.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.is_stuck
+    /// How long it is before all files are looked at again: much longer than that takes.
+    pub(crate) fn pause(&self) -> Duration {
+        self.pause
     }
 
     /// So many from now on.
@@ -121,7 +125,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return;
         }
         let map = placement.newest();
-        let before = self.chores().moving().files;
+        let begun = self.net().now();
         let ended = match self.move_round(&placement).await {
             Ok(0) if self.chores().moving().clean.replace(map) == Some(map) => {
                 self.end_moving(&placement).await
@@ -133,9 +137,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             Err(errno) => Err(errno),
         };
+        let took = self.net().now().since(begun);
         let mut chores = self.chores();
         let moving = chores.moving();
-        moving.is_stuck = ended.is_err() && moving.files == before;
+        moving.pause = (took * 10).min(PAUSE_MAX);
         match ended {
             Ok(()) => {
                 (moving.why, moving.clean) = (None, None);
@@ -189,7 +194,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         // Nobody is kept from it for nothing.
         let needs_all = !has_copies(&file.layout) && self.are_away(now);
         if needs_all || self.are_away(&without(target, now)) {
-            self.cannot_move(ino, "one of its nodes is away");
+            let why = format!("inode {ino}: one of its nodes is away");
+            self.chores().moving().why = Some(why);
             return false;
         }
         let begun = self.net().now();
@@ -226,7 +232,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     fn cannot_move(&self, ino: Ino, why: &str) {
         let now = self.net().now();
         let mut chores = self.chores();
-        chores.try_later(ino, now);
+        chores.try_later(ino, now, AGAIN);
         chores.moving().why = Some(format!("inode {ino}: {why}"));
     }
 

@@ -346,6 +346,7 @@ impl Kept {
 
     /// Starts again what has died; at the `beginning` that ends all instead.
     fn look(&mut self, beginning: bool) -> Result<(), Failure> {
+        self.gone.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         for (role, one) in &mut self.all {
             let (role, cluster) = (*role, &self.cluster);
             if let Some(child) = &mut one.child {
