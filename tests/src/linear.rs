@@ -40,9 +40,9 @@ const AWAY: Duration = Duration::from_secs(8);
 /// Whoever waits longer than this waits for ever.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Rounds that a planted fault may hide from.
-const TRIES: u64 = 10;
-/// Operations of a round, in the middle, on however slow a machine; a third are its last look.
-const LEAST: u64 = 40;
+const TRIES: u64 = 40;
+/// Operations of a round, in the middle, on however slow a machine; half are its last look.
+const LEAST: u64 = 24;
 /// Parts that stand still for seconds take a run of at least so many.
 const LENGTHY: u64 = 60;
 
@@ -74,6 +74,8 @@ enum Victim {
     Mount,
     /// `outboard run` at a host: the mount is gone, and mounted again.
     Run,
+    /// That and the DPU side of the host.
+    Host,
     /// The DPU side of a host stands still for longer than its lease.
     Stopped,
     /// A node stands still.
@@ -100,13 +102,15 @@ impl Victim {
 
 /// Those of a run, each once, in an order that is drawn.
 fn victims(wanted: &Wanted<'_>, rng: &mut Rng) -> Vec<Victim> {
-    use Victim::{Away, Cluster, Coordinator, Dpu, Mount, Nobody, Node, Run, Server, Stopped};
+    use Victim::{
+        Away, Cluster, Coordinator, Dpu, Host, Mount, Nobody, Node, Run, Server, Stopped,
+    };
     let mut all = vec![Nobody, Node, Server, Coordinator, Cluster, Run];
     if wanted.has_dpu {
         all.push(Dpu);
-        // With a hybrid cache `run` serves its mount itself.
+        // With a hybrid cache `run` serves its mount itself, and what lies in it goes with both.
         if !wanted.is_cached {
-            all.push(Mount);
+            all.extend([Mount, Host]);
         }
     }
     if wanted.seconds >= LENGTHY {
@@ -319,7 +323,7 @@ fn round(
     let mounts = hosts.each_ref().map(Volume::mountpoint);
     let host = usize::from(rng.chance(1, 2));
     let round = Round::at(name, victim.window(), victim.tears(), false);
-    let dies = (victim == Victim::Run).then_some(host);
+    let dies = matches!(victim, Victim::Run | Victim::Host).then_some(host);
     let hands = begin(&round, &mounts, (dies, rng.chance(1, 2)), seed)?;
     thread::sleep(WINDOW.mul_f64(rng.below(500) as f64 / 1000.0));
     strike(cluster, hosts.get_mut(host).ok_or("no host")?, victim, &mut rng)?;
@@ -346,8 +350,10 @@ fn strike(cluster: &Cluster, host: &mut Volume, victim: Victim, rng: &mut Rng) -
             wait_until(LIMIT, || host.kill_below_run(true, false));
             Ok(())
         }
-        Victim::Run => {
-            host.kill(&[Side::Host])?;
+        Victim::Run | Victim::Host => {
+            let sides = [Side::Host, Side::Dpu];
+            let count = if victim == Victim::Run { 1 } else { 2 };
+            host.kill(sides.get(..count).unwrap_or_default())?;
             thread::sleep(Duration::from_millis(rng.below(300)));
             host.start()
         }

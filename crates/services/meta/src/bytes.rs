@@ -68,6 +68,30 @@ impl Own {
     }
 }
 
+/// Beside whom an operation on a file may be done.
+#[derive(Clone, Copy)]
+enum Beside {
+    /// Others that may be, too.
+    Others,
+    /// The same, if these bytes (from, count) are of one strip, which a node writes as a whole: of
+    /// a longer write others are to see all or nothing.
+    IfOneStrip(u64, u64),
+    Nobody,
+}
+
+impl Beside {
+    fn others(self, strip: u32) -> bool {
+        match self {
+            Beside::Others => true,
+            Beside::IfOneStrip(from, count) => {
+                let of = |at: u64| at / u64::from(strip.max(1));
+                of(from) == of(from.saturating_add(count.saturating_sub(1)))
+            }
+            Beside::Nobody => false,
+        }
+    }
+}
+
 /// What an operation has written.
 struct Wrote {
     /// Behind its last byte.
@@ -145,7 +169,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let read = self.data().read(grant, offset, left).await.map_err(errno)?;
             Ok((read, None))
         };
-        let read = self.by_itself(ino, Mode::Read, false, work).await?;
+        let read = self.by_itself(ino, Mode::Read, Beside::Others, work).await?;
         let count = u32::try_from(read.len()).map_err(|_| Errno::EIO)?;
         Ok(Answer { reply: FileReply::Data(count), payload: Payload::Bytes(read) })
     }
@@ -176,7 +200,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let wrote = of.wrote(end, Op::Write, &reply)?;
             Ok((reply, Some(wrote)))
         };
-        self.by_itself(ino, Mode::Write, alone, work).await
+        let beside = match alone {
+            true => Beside::Nobody,
+            false => Beside::IfOneStrip(offset, data.len() as u64),
+        };
+        self.by_itself(ino, Mode::Write, beside, work).await
     }
 
     /// Before bytes change: set-id bits go, if they do.
@@ -204,7 +232,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let wrote = of.wrote(end, Op::Fallocate, &FileReply::Empty)?;
             Ok((FileReply::Empty.into(), Some(wrote)))
         };
-        self.by_itself(ino, Mode::Write, true, work).await
+        self.by_itself(ino, Mode::Write, Beside::Nobody, work).await
     }
 
     async fn seek(&self, ino: Ino, offset: u64, whence: u32) -> Result<Answer> {
@@ -223,7 +251,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let found = found.filter(|at| *at < size || whence == seek::HOLE);
             Ok((found.ok_or(Errno::ENXIO)?, None))
         };
-        Ok(FileReply::Offset(self.by_itself(ino, Mode::Read, false, work).await?).into())
+        Ok(FileReply::Offset(self.by_itself(ino, Mode::Read, Beside::Others, work).await?).into())
     }
 
     /// Makes a file's bytes durable at its nodes.
@@ -284,13 +312,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         &self,
         ino: Ino,
         mode: Mode,
-        alone: bool,
+        beside: Beside,
         work: impl AsyncFn(&Grant) -> Result<(T, Option<Wrote>)>,
     ) -> Result<T> {
         for _ in 0..TRIES {
-            if !alone {
+            if !matches!(beside, Beside::Nobody) {
                 let _turn = self.turns().shared(ino).await;
-                if let Some(grant) = self.own_grant(ino, mode).await? {
+                let grant = self.own_grant(ino, mode).await?;
+                if let Some(grant) = grant.filter(|grant| beside.others(grant.layout.strip)) {
                     match self.under(grant, mode, &work).await {
                         Err(Errno::EAGAIN) => continue,
                         done => return done,

@@ -474,6 +474,22 @@ impl Clients {
         gone.into_iter().map(|client| (client, self.bury(client))).collect()
     }
 
+    /// Sessions that a client's former lives had and its hosts did not hand in again, though they
+    /// have had the time to, and of which nothing is under way: they are no more.
+    pub(crate) fn take_left_behind(&mut self) -> Vec<SessionId> {
+        let all = &self.all;
+        let is_left = |known: &Session| {
+            let owner = all.get(&known.owner.client);
+            let is_over =
+                owner.is_some_and(|client| client.handed_in && client.life != known.owner.life);
+            is_over && known.busy == 0
+        };
+        self.sessions
+            .extract_if(.., |_, known| is_left(known))
+            .map(|(session, _)| session)
+            .collect()
+    }
+
     /// All that are known.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.all.keys().copied()

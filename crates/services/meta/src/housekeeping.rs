@@ -405,7 +405,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// Clients that are gone lose what they had, at once: one may begin anew the next moment.
+    /// Clients that are gone lose what they had, at once: one may begin anew the next moment. So do
+    /// sessions that a client's hosts had, and did not hand in again.
     fn bury(&self, now: Time) -> Vec<u64> {
         let mut clients = self.clients();
         let gone = clients.take_gone(now).into_iter().map(|(client, sessions)| {
@@ -413,7 +414,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             sessions.into_iter().for_each(|session| self.volume().detach(session));
             client
         });
-        gone.collect()
+        let gone = gone.collect();
+        let left_behind = clients.take_left_behind();
+        drop(clients);
+        for session in left_behind {
+            tracing::info!(%session, "did not come back: its files and locks are released");
+            self.volume().detach(session);
+            self.losses().forget(session);
+        }
+        gone
     }
 
     /// Ends grace once all clients of the life before have begun and handed in what their hosts

@@ -261,6 +261,35 @@ fn a_write_waits_for_no_other_but_appends_come_one_after_the_other() {
     assert_eq!((of.read(65_550, 9), of.size()), (b"onetwo".to_vec(), 65_556));
 }
 
+/// A checker of histories found a read of two halves: a long write went to its strips beside reads,
+/// and two long writes side by side left a piece of each.
+#[test]
+fn a_write_of_two_strips_is_seen_whole_or_not_at_all() {
+    let of = Standard::new();
+    of.write(65_530, 0, b"both strips").unwrap();
+    // The node of the second strip.
+    let waits = |node: &u16| {
+        of.is_away(*node, true);
+        let slot = of.begin(65_536, 0, b"STRIP");
+        let waits = of.rig.at_once(&slot).is_none();
+        of.is_away(*node, false);
+        of.rig.pass(SECOND);
+        waits
+    };
+    let node = (0..NODES).find(waits).unwrap();
+    of.is_away(node, true);
+    let write = of.begin(65_530, 0, b"BOTH STRIPS");
+    let request = Request::Read { ino: of.ino, fh: of.fh, offset: 65_530, len: 6, flags: 0 };
+    let read = of.rig.ask(1, of.rig.file(11, &request));
+    let other = of.begin(65_530, 0, b"first");
+    let answered = |slot| of.rig.at_once(slot).is_some();
+    assert!(![&write, &read, &other].into_iter().any(answered), "beside a write of two strips");
+    of.is_away(node, false);
+    of.rig.pass(SECOND);
+    assert!([&write, &read, &other].into_iter().all(answered));
+    assert_eq!(of.read(65_530, 11), b"firstSTRIPS"[..].to_vec());
+}
+
 /// It was not done at all, and programs that ask for space wrote zeros instead.
 #[test]
 fn the_server_makes_zeros_and_puts_space_aside() {

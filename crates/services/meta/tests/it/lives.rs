@@ -243,6 +243,26 @@ fn waits_for_locks_end_when_a_life_begins() {
     assert_eq!(of.ask(2, 22, LockKind::Write), FileReply::Empty, "nobody else has it");
 }
 
+/// A checker of histories waited for ever: a mount that held a lock was killed together with its
+/// client, and in the client's next life nobody was there to hand the lock in, or to give it up.
+#[test]
+fn what_a_host_does_not_hand_in_again_is_given_up() {
+    for comes_back in [false, true] {
+        let of = Locked::new();
+        let FileReply::Waiting(ticket) = of.ask(1, 11, LockKind::Write) else { panic!("no wait") };
+        begin(&of.rig, 2, 71);
+        of.rig.renew(2);
+        if comes_back {
+            of.rig.does(2, 22, &Request::Noop);
+        }
+        of.rig.pass(SECOND * 2);
+        assert_eq!(of.settled(1), [], "its hosts may come back");
+        assert_eq!(of.rig.call(2, Call::HandedIn), Reply::Done);
+        of.rig.pass(SECOND * 2);
+        assert_eq!(of.settled(1), if comes_back { vec![] } else { vec![ticket] });
+    }
+}
+
 /// After each start of the server every writer waited 12 s, though all clients had begun anew after
 /// the first second.
 #[test]
