@@ -119,6 +119,20 @@ pub const LIST: &[Measurement] = &[
         ..PLAIN
     },
     Measurement {
+        name: "replicas",
+        title: "Writes to several nodes, by who spreads them (NetDFS V)",
+        arguments: "netdfs",
+        points: ["--replicas 1,2,4,8", "--replicas 2 --quick"],
+        ..PLAIN
+    },
+    Measurement {
+        name: "stripes",
+        title: "Stripes with parities, by who computes them (NetDFS VI)",
+        arguments: "netdfs",
+        points: ["--stripes 3+2,6+3", "--stripes 3+2 --quick"],
+        ..PLAIN
+    },
+    Measurement {
         name: "scale",
         title: "Metadata in one directory, from a thousand to a million files",
         arguments: "scale",
