@@ -255,6 +255,31 @@ fn a_slow_successor_makes_busy_and_keeps_nobody_else_waiting() {
     assert!(outcomes.contains(&Err(Reason::Busy)) && outcomes.contains(&Ok(())), "{outcomes:?}");
 }
 
+/// A request waited for its answer with all that it had taken. What a successor has acknowledged is
+/// kept for nobody, nor what is stored; what goes to one that takes nothing is.
+#[test]
+fn what_has_gone_to_a_successor_takes_no_room() {
+    for steer in [Steer::Never, Steer::Always] {
+        let mut world = World::new(6, 3, 0, |_| NodeOptions { steer, ..NodeOptions::default() });
+        let nodes = [1, 2, 3];
+        let hello = of_size(Strategy::Ring, 1, &nodes, 300_000);
+        assert_eq!(world.write(&nodes, &hello), (0, Ok(())));
+        world.cut.insert((2, 3));
+        let mut asking = world.begin(1, &of_size(Strategy::Ring, 2, &nodes, 300_000));
+        world.steps(500);
+        assert!(poll_once(asking.as_mut()).is_pending());
+        assert_eq!(world.figures("passing")[..2], [1, 1], "{steer:?}");
+        let name = if steer == Steer::Never { "landed_nic" } else { "landed_cpu" };
+        let landed = world.figures(name);
+        assert_eq!(landed[0], 0, "{steer:?}");
+        assert!((300_000..301_000).contains(&landed[1]), "{steer:?}: {landed:?}");
+        world.cut.clear();
+        assert_eq!(world.end(&mut asking).unwrap().0.outcome, Ok(()));
+        world.steps(20_000);
+        assert!(world.is_quiet());
+    }
+}
+
 /// A write of so many bytes of one of two clients.
 fn of_client(client: u64, object: u64, nodes: &[u16], len: usize) -> Ask {
     let mut ask = Ask::write(object, (5, 2), 0, vec![7; len]);
