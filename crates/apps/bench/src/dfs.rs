@@ -21,7 +21,7 @@
 //! from another. What queue and FUSE take alone is measured too: a `seek` for data behind the end
 //! is answered by the client itself, under its delegation, and asks nobody.
 
-mod cluster;
+pub(crate) mod cluster;
 mod plan;
 mod report;
 

@@ -196,7 +196,7 @@ impl Rounds {
 pub fn run(bench: &FsBench, mut progress: impl FnMut(&str)) -> io::Result<Report> {
     let chosen = chosen(workload::ALL, |workload| workload.name, bench.only.as_deref())?;
     let stores = kinds(&bench.stores)?;
-    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
+    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[], apart: false };
     let mut subjects = vec![
         Subject::outboard(&ask, OURS, &[])?,
         Subject::plain(&ask)?,
@@ -295,7 +295,7 @@ pub fn in_a_volume<T>(
     program: &Path,
     act: impl FnOnce(&Path) -> io::Result<T>,
 ) -> io::Result<T> {
-    let volume = Subject::outboard(&Ask { dir, program, flags: &[] }, OURS, &[])?;
+    let volume = Subject::outboard(&Ask { dir, program, flags: &[], apart: false }, OURS, &[])?;
     act(&volume.dir.join("files"))
 }
 

@@ -7,6 +7,7 @@
 //! * [`handlers`]: the time of each handler, and the descriptors in use;
 //! * [`volume`]: the whole way, 8 KiB direct writes on a mounted volume of a cluster;
 //! * [`replicas`]: writes to several nodes, by who spreads them;
+//! * [`rival`]: a mounted volume with three copies beside GlusterFS;
 //! * [`report`]: the figures, and how the targets stand.
 
 pub mod handlers;
@@ -14,6 +15,7 @@ pub mod load;
 pub mod node;
 pub mod replicas;
 pub mod report;
+pub mod rival;
 pub mod volume;
 
 use std::io;

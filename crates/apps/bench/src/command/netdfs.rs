@@ -3,14 +3,19 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use outboard_bench::netdfs::node::{self, NodePart};
 use outboard_bench::netdfs::replicas::{self, Wanted};
-use outboard_bench::netdfs::{self, NetdfsBench, Policy};
+use outboard_bench::netdfs::{self, NetdfsBench, Policy, rival};
 use outboard_wire::shared::Strategy;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Failure, Scratch, failed, print, program, progress, time, with_targets, write_svg};
+use super::{
+    Failure, STOPPED, Scratch, failed, print, program, progress, time, with_targets, write_svg,
+};
 
 /// What to measure of shared volumes.
 #[derive(Args, Clone, Debug)]
@@ -42,9 +47,19 @@ pub(crate) struct NetdfsArgs {
     /// With --replicas, how nodes pass writes on; both without it
     #[arg(long, requires = "replicas")]
     strategy: Option<Spread>,
+    /// Only writes to a mounted volume with three copies, beside this one with as many
+    #[arg(long, conflicts_with_all = ["replicas", "stripes", "check", "svg"])]
+    rival: Option<Rival>,
     /// Also draw latency and goodput by size into this file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+/// Another distributed file system.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Rival {
+    /// GlusterFS from Debian, replica 3: `scripts/gluster install`.
+    Gluster,
 }
 
 /// How nodes pass writes on.
@@ -97,6 +112,9 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
         is_short: args.quick,
     };
+    if let Some(Rival::Gluster) = args.rival {
+        return beside_gluster(args.json, &bench);
+    }
     if !args.replicas.is_empty() || !args.stripes.is_empty() {
         let strategy = args.strategy.map(|spread| match spread {
             Spread::Ring => Strategy::Ring,
@@ -115,6 +133,22 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
         report.check().map_err(Failure::Failed)?;
     }
     Ok(code)
+}
+
+fn beside_gluster(json: bool, bench: &NetdfsBench) -> Result<ExitCode, Failure> {
+    let stop = Arc::<AtomicBool>::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
+    }
+    match rival::run(bench, &stop, progress) {
+        // What fails then is of the signal, which others heard, too.
+        Err(_) if stop.load(Ordering::Relaxed) => {
+            eprintln!("outboard: stopped before its end");
+            Ok(ExitCode::from(STOPPED))
+        }
+        Err(error) => Err(failed(error)),
+        Ok(found) => print(json, &found, || with_targets(found.table(), &found.verdicts())),
+    }
 }
 
 /// Runs a node until it is ended.

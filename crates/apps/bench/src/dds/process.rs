@@ -20,7 +20,7 @@ const RESTING: Duration = Duration::from_micros(500);
 const NAP: Duration = Duration::from_millis(30);
 
 /// Whether a program can be had. Rivals are told by `--version` or `-V`.
-pub(super) fn is_installed(program: &str, version: &str) -> bool {
+pub(crate) fn is_installed(program: &str, version: &str) -> bool {
     let mut command = Command::new(program);
     let quiet = command.arg(version).stdin(Stdio::null()).stdout(Stdio::null());
     quiet.stderr(Stdio::null()).status().is_ok_and(|status| status.success())

@@ -1,6 +1,7 @@
 //! The cluster whose volume is measured: started here, ended when dropped.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,20 +17,29 @@ const LIMIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A cluster, each part of it a process.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     child: Child,
     dir: PathBuf,
     /// What names its volume to `--store`.
-    pub(super) store: String,
+    pub(crate) store: String,
     /// Its parts, as whose CPU time is told apart.
-    pub(super) processes: Vec<(String, u32)>,
+    pub(crate) processes: Vec<(String, u32)>,
 }
 
 impl Cluster {
-    /// Starts one in `dir` and waits until all answer.
-    pub(super) fn up(program: &Path, dir: &Path, nodes: u16) -> io::Result<Cluster> {
+    /// Starts one in `dir`, with these flags, and waits until all answer. `apart`: Ctrl-C is not
+    /// for it.
+    pub(crate) fn up(
+        program: &Path,
+        dir: &Path,
+        flags: &[&str],
+        apart: bool,
+    ) -> io::Result<Cluster> {
         let mut command = Command::new(program);
-        command.args(["cluster", "up"]).arg(dir).args([format!("--nodes={nodes}").as_str()]);
+        if apart {
+            command.process_group(0);
+        }
+        command.args(["cluster", "up"]).arg(dir).args(flags);
         command.args(["--port=0"]).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn()?;
         let (store, processes) = Default::default();

@@ -76,7 +76,8 @@ impl Field {
     /// Starts the cluster and all clients, each with its file made.
     pub(super) fn new(figure: &Figure9, mut progress: impl FnMut(&str)) -> io::Result<Field> {
         progress("starting a cluster");
-        let cluster = Cluster::up(&figure.program, &figure.dir.join("cluster"), figure.nodes)?;
+        let nodes = format!("--nodes={}", figure.nodes);
+        let cluster = Cluster::up(&figure.program, &figure.dir.join("cluster"), &[&nodes], false)?;
         let mut field = Field { contestants: Vec::new(), cluster };
         for name in ["standard", "host", "dpu"] {
             field.mounted(figure, name)?;
@@ -92,7 +93,8 @@ impl Field {
 
     fn mounted(&mut self, figure: &Figure9, name: &'static str) -> io::Result<()> {
         let store = format!("--store={}", self.cluster.store);
-        let ask = Ask { dir: &figure.dir, program: &figure.program, flags: &[&store] };
+        let ask =
+            Ask { dir: &figure.dir, program: &figure.program, flags: &[&store], apart: false };
         let client = format!("--client={name}");
         // A client in the mount's process ends with it: so that the mounts are alike, all do.
         let mut flags = vec![client.as_str(), "--cache=none", "--on-mount-loss=end"];

@@ -157,7 +157,7 @@ const RARE: u64 = 47;
 pub fn run(bench: &AppsBench, mut progress: impl FnMut(&str)) -> io::Result<Report> {
     let chosen = chosen(LOADS, |load| load.title.name, bench.only.as_deref())?;
     fs::create_dir_all(bench.dir.join(INPUTS))?;
-    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
+    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[], apart: false };
     let collects = Subject::outboard(&ask, COLLECTS, &["--cache=write-back"])?;
     let rival = Subject::fuse(&ask, WRITE_BACK, &["--write-back"])?;
     rival.collects_like(&collects)?;
@@ -512,7 +512,7 @@ mod tests {
     fn every_load_runs_on_a_plain_directory_again_and_again() {
         let dir = tempfile::tempdir().unwrap();
         let bench = bench(dir.path());
-        let ask = Ask { dir: dir.path(), program: Path::new(""), flags: &[] };
+        let ask = Ask { dir: dir.path(), program: Path::new(""), flags: &[], apart: false };
         let plain = Subject::plain(&ask).unwrap();
         for load in LOADS {
             if load.needs.is_some_and(|program| programs::find(program).is_none()) {
@@ -551,7 +551,7 @@ mod tests {
     fn one_that_was_told_to_stop_begins_nothing_and_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let bench = bench(dir.path());
-        let ask = Ask { dir: dir.path(), program: Path::new(""), flags: &[] };
+        let ask = Ask { dir: dir.path(), program: Path::new(""), flags: &[], apart: false };
         let plain = Subject::plain(&ask).unwrap();
         let place = Place::new(&bench, LOADS[0].title, &plain);
         let fails = |_: &Place<'_>| -> io::Result<()> {

@@ -111,7 +111,7 @@ type Cost = (Duration, f64);
 /// # Errors
 /// A mount failed, or a file on it.
 pub fn run(bench: &CompressBench, mut progress: impl FnMut(&str)) -> io::Result<CompressReport> {
-    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
+    let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[], apart: false };
     let volumes = [
         Subject::outboard(&ask, METHODS[0], &["--compress=none"])?,
         Subject::outboard(&ask, METHODS[1], &["--compress=lz4"])?,

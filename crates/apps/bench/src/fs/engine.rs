@@ -160,7 +160,7 @@ impl EngineBench {
     }
 
     fn mount(&self, way: &Way) -> io::Result<Subject> {
-        let ask = Ask { dir: &self.dir, program: &self.program, flags: way.flags };
+        let ask = Ask { dir: &self.dir, program: &self.program, flags: way.flags, apart: false };
         Subject::outboard(&ask, "pool", &["--store", &self.store.to_string()])
     }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) program: &'a Path,
     /// What every volume is mounted with.
     pub(crate) flags: &'a [&'a str],
+    /// Ctrl-C is not for the program: whoever asks ends it.
+    pub(crate) apart: bool,
 }
 
 /// One file system under measurement, and the processes that serve it.
@@ -67,6 +70,9 @@ impl Subject {
         let dir = ask.dir.join(name);
         let mut command = Command::new(ask.program);
         command.args(args);
+        if ask.apart {
+            command.process_group(0);
+        }
         let serving = Serving::start(command, &dir)?;
         let mut processes = sides_when_attached(ask.program, &data)?;
         for (whose, pid) in &mut processes {

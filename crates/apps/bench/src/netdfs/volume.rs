@@ -113,7 +113,7 @@ impl Mounted {
         let status = cluster.status()?;
         let missing = || io::Error::other("`cluster status --json` says less than it should");
         let store = status.get("store").and_then(Value::as_str).ok_or_else(missing)?;
-        let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[] };
+        let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[], apart: false };
         let mount_name = if packed { "packed-mount" } else { "apart-mount" };
         let mount = Subject::outboard(&ask, mount_name, &[store])?;
         let mut sides = mount.processes.clone();

@@ -155,7 +155,8 @@ impl Field {
     /// Starts them all, each with its file made.
     pub(super) fn new(figure: &FsFigure, mut progress: impl FnMut(&str)) -> io::Result<Field> {
         let delay = format!("--read-delay={}", figure.read_delay.as_micros());
-        let ask = Ask { dir: &figure.dir, program: &figure.program, flags: &[&delay] };
+        let ask =
+            Ask { dir: &figure.dir, program: &figure.program, flags: &[&delay], apart: false };
         let mut field = Field(Vec::new());
         match figure.figure {
             Figure::Figure7 | Figure::Table2 => field.direct(&ask)?,
