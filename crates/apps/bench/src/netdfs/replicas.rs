@@ -44,6 +44,8 @@ use crate::workload::{MEGABYTE, nanos};
 const MOST: u16 = 8;
 /// Most nodes of a stripe here.
 const MOST_UNITS: u16 = 10;
+/// Stripes of one write that are under way at once: of all writes, as many as a node lets in.
+const STRIPES: usize = 64 / DEPTH;
 /// Bytes of the chunks that are tried for CPU sides; less than the write, or all of it.
 const CHUNKS: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
 
@@ -312,6 +314,11 @@ impl Asker {
                 let piece = self.data.get(from..from + share).unwrap_or_default();
                 let heads = self.heads(what, at, object, piece)?;
                 parts.push(async move { self.one(to(at), &heads, piece).await });
+            }
+            // Stripes of which each node lets in other ones would wait for each other.
+            if what.m > 0 && parts.len() >= STRIPES * usize::from(what.k) {
+                let some = std::mem::take(&mut parts).into_iter().map(Box::pin);
+                join_all(some.collect()).await.into_iter().collect::<io::Result<()>>()?;
             }
         }
         join_all(parts.into_iter().map(Box::pin).collect()).await.into_iter().collect()
