@@ -51,7 +51,7 @@ pub(crate) const fn most() -> i64 {
 
 impl Pace {
     fn rate(&self) -> Result<u64, Failure> {
-        self.rate.as_deref().map_or(Ok(0), |text| bytes("--rate", text))
+        self.rate.as_deref().map_or(Ok(0), |text| bytes("rate", text))
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn drain(dir: &Path, name: &str, pace: &Pace) -> Result<ExitCode, Fai
     let number = number.map_err(|_| {
         Failure::usage(format!("{name:?} is no node: say it as in `drain DIR node.2`"))
     })?;
-    let role = Role::Node(cluster.description.node(Some(number))?.number);
+    let role = cluster.role(&Role::Node(number).to_string())?;
     let call = Call::Place { joins: Vec::new(), leaves: vec![number], rate };
     place(&cluster, &call)
         .map_err(|(Refusal::Sure(failure) | Refusal::Unsure(failure))| failure)?;
