@@ -1,9 +1,9 @@
 //! What two hosts are answered of files of one shared volume has an order, while its parts die.
 //!
-//! Rounds: each has objects of its own ([`hand::Kind`]: registers, a list, counters under locks, a
+//! Rounds: each has objects of its own (`hand::Kind`: registers, a list, counters under locks, a
 //! name made with `O_EXCL`), on which threads of both hosts work, and somebody who is killed or
 //! stopped meanwhile. When all is quiet both hosts read everything once more, and each object's
-//! history is searched for an order ([`history`]). That the search finds what is wrong is shown
+//! history is searched for an order (`history`). That the search finds what is wrong is shown
 //! each time: a round whose hands cache and do not lock must be refused for each kind of object,
 //! and so must a copy of each history in which one answer is changed.
 
