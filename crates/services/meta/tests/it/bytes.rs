@@ -6,7 +6,7 @@ use outboard_base::{Errno, Fh, Ino, SessionId};
 use outboard_wire::file::{
     Flags, Header, Reply as FileReply, Request, Setattr, open_flags, seek, write_flags,
 };
-use outboard_wire::shared::call::{Call, Layout, Mode, Reply, Told};
+use outboard_wire::shared::call::{Call, Layout, Mode, Object, Reply, Told};
 
 use crate::world::{NODES, Rig, Slot, answer, asker, attr, granted, reply};
 
@@ -426,4 +426,48 @@ fn a_file_of_the_server_s_own_is_nobody_s_when_it_is_laid_out_anew() {
     of.rig.pass(SECOND * 3);
     assert_eq!(of.rig.world.end(of.ino.0), 0, "its objects are purged");
     of.counts([0, 0, 0]);
+}
+
+/// A node that joined had a file from before it was drained, longer and with other bytes: where the
+/// file had a hole these were there again, and the file had its old end. And what was deleted while
+/// it was away stayed there for ever.
+#[test]
+fn what_a_node_had_before_it_joined_is_gone() {
+    let of = Standard::new();
+    let len = 200_000;
+    assert_eq!(of.write(0, 0, &vec![1; len]), Ok(FileReply::Written(len as u32)));
+    let (object, deleted) = (of.ino.0, 77_777);
+    let has = |node: u16| of.rig.world.state().nodes[&node].objects.contains_key(&object);
+    let (holders, others): (Vec<u16>, Vec<u16>) = (0..NODES).partition(|node| has(*node));
+    let (&[leaver, _], &[joiner]) = (&holders[..], &others[..]) else { panic!("{holders:?}") };
+    {
+        let mut state = of.rig.world.state();
+        let node = state.nodes.get_mut(&joiner).unwrap();
+        node.objects.insert(object, Object { object, end: 900_000, fence: 0, bytes: 900_000 });
+        node.bytes.insert(object, vec![7; 900_000]);
+        node.objects.insert(deleted, Object { object: deleted, end: 1, fence: 0, bytes: 1 });
+    }
+    let place = Call::Place { joins: Vec::new(), leaves: vec![leaver], rate: 0 };
+    let Reply::Text(said) = of.rig.call(1, place) else { panic!("no answer") };
+    assert_eq!(said, "{\"map\":1}");
+    for _ in 0..12 {
+        (1..=2).for_each(|client| of.rig.renew(client));
+        of.rig.pass(SECOND * 3);
+        for client in 1..=2 {
+            while let Some(asked) = of.rig.asked(client) {
+                answer(&asked, Reply::Done);
+            }
+        }
+    }
+    let status = of.rig.server().status();
+    assert!(status.contains("\"moving\":false"), "{status}");
+    assert!(!has(leaver) && has(joiner));
+    {
+        let state = of.rig.world.state();
+        let node = &state.nodes[&joiner];
+        assert!(!node.objects.contains_key(&deleted));
+        assert!(!node.bytes[&object].contains(&7) && node.bytes[&object].contains(&1));
+        assert!(node.objects[&object].end <= len as u64);
+    }
+    assert_eq!((of.size(), of.read(0, 900_000)), (len as u64, vec![1; len]));
 }

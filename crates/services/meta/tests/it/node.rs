@@ -45,6 +45,12 @@ impl Node {
             return Err(Reason::Fence);
         }
         let (sequence, start, end) = match target {
+            // One run, of all there is.
+            Target::Read(read) if read.map => {
+                let end = bytes.len() as u64;
+                let run = [0, end].map(u64::to_le_bytes).concat();
+                return Ok(if end > read.offset { run } else { Vec::new() });
+            }
             Target::Read(read) => {
                 let range = read.offset as usize..(read.offset + u64::from(read.bytes)) as usize;
                 bytes.resize(bytes.len().max(range.end), 0);
