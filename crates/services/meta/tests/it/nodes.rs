@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outboard_base::{Ino, Timestamp};
+use outboard_base::{Errno, Ino, Timestamp};
 use outboard_wire::file::Request;
 use outboard_wire::shared::call::{Call, Mode, Object, Reply, Told};
 
@@ -142,4 +142,39 @@ fn a_lease_says_what_nodes_can_take() {
     rig.pass(SECOND);
     let renewed = rig.call(1, Call::Renew);
     assert!(matches!(renewed, Reply::Lease { free: 300, capacity: 600, .. }), "{renewed:?}");
+}
+
+fn place(rig: &Rig, leaves: &[u16]) -> Reply {
+    rig.call(1, Call::Place { joins: Vec::new(), leaves: leaves.to_vec(), rate: 0 })
+}
+
+fn says(reply: &Reply, what: &str) -> bool {
+    matches!(reply, Reply::Text(said) if said.contains(what))
+}
+
+/// What would leave files on fewer nodes is refused in words, before anything; who asks twice hears
+/// the same; which nodes there are outlives the server; and only who manages the cluster may ask.
+#[test]
+fn which_nodes_there_are_is_changed_once_and_for_good() {
+    let (rig, ino) = rig();
+    let node = (0..NODES).find(|node| rig.world.state().nodes[node].objects.contains_key(&ino.0));
+    let (node, first) = (node.unwrap(), holders(&rig, ino));
+    assert_eq!(first, 2);
+    let refused = place(&rig, &[0, 1]);
+    assert!(says(&refused, "1 files and directories lie on up to 2 nodes"), "{refused:?}");
+    let refused = place(&rig, &[0, 1, 2]);
+    assert!(says(&refused, "refused"), "{refused:?}");
+    let guest = 1 << 32 | 1;
+    rig.renew(guest);
+    let call = Call::Place { joins: Vec::new(), leaves: vec![node], rate: 0 };
+    assert_eq!(rig.call(guest, call), Reply::Failed(Errno::EPERM));
+    assert!(rig.server().status().contains("\"map\":0,"), "nothing was changed");
+    for _ in 0..2 {
+        let placed = place(&rig, &[node]);
+        assert!(says(&placed, "{\"map\":1}"), "{placed:?}");
+    }
+    rig.restart(false);
+    let placed = place(&rig, &[node]);
+    assert!(says(&placed, "{\"map\":1}"), "{placed:?}");
+    assert!(rig.server().status().contains("\"map\":1,"));
 }
