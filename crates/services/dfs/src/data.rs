@@ -478,8 +478,10 @@ fn shares(grant: &Grant) -> u64 {
     if has_copies(grant) { 1 } else { grant.nodes.len() as u64 }
 }
 
-/// What of a file has one version. Nodes tell versions of copies by their own strips.
-fn strip_len(grant: &Grant) -> u64 {
+/// Bytes of what of a file has one version: a write within it is seen whole or not at all. Nodes
+/// tell versions of copies by their own strips, whatever the layout says.
+#[must_use]
+pub fn strip_len(grant: &Grant) -> u64 {
     let strip = if has_copies(grant) { STRIP_MIN } else { grant.layout.strip };
     u64::from(strip.clamp(1, DATA_MAX))
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outboard_base::{Errno, Ino, Result, SessionId, Time, Timestamp, limits};
-use outboard_dfs::DataError;
+use outboard_dfs::{DataError, strip_len};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::spread::Record;
@@ -80,11 +80,11 @@ enum Beside {
 }
 
 impl Beside {
-    fn others(self, strip: u32) -> bool {
+    fn others(self, strip: u64) -> bool {
         match self {
             Beside::Others => true,
             Beside::IfOneStrip(from, count) => {
-                let of = |at: u64| at / u64::from(strip.max(1));
+                let of = |at: u64| at / strip.max(1);
                 of(from) == of(from.saturating_add(count.saturating_sub(1)))
             }
             Beside::Nobody => false,
@@ -319,7 +319,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             if !matches!(beside, Beside::Nobody) {
                 let _turn = self.turns().shared(ino).await;
                 let grant = self.own_grant(ino, mode).await?;
-                if let Some(grant) = grant.filter(|grant| beside.others(grant.layout.strip)) {
+                if let Some(grant) = grant.filter(|grant| beside.others(strip_len(grant))) {
                     match self.under(grant, mode, &work).await {
                         Err(Errno::EAGAIN) => continue,
                         done => return done,

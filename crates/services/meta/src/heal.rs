@@ -50,10 +50,18 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let placement = self.placement();
         let out: Vec<u16> = self.chores().out().iter().copied().collect();
         for node in out {
+            if !self.chores().may_take_out(node, self.net().now()) {
+                continue;
+            }
             let back = self.ask(Peer::Node(node), &Call::Doubts { object: ALL }, QUICK).await;
             if let (Ok(_), Some(node)) = (back, placement.coordinate(node)) {
                 tracing::info!(node = node.node, "a node is back, and has its share again");
-                self.place(&[node], &[], 0).await?;
+                let said = self.place(&[node], &[], 0).await?;
+                if !self.placement().current().contains(&node.node) {
+                    tracing::warn!(node = node.node, said, "it cannot; looked at again later");
+                    let now = self.net().now();
+                    self.chores().cannot_take_out(node.node, now);
+                }
             }
         }
         let away = self.chores().away_for(time, self.net().now());

@@ -186,7 +186,7 @@ impl Chores {
         self.away.iter().filter(is_long).map(|(node, _)| *node).collect()
     }
 
-    /// Whether it is to be tried to take a node out.
+    /// Whether it is to be tried to take a node out, or in again.
     pub(crate) fn may_take_out(&mut self, node: u16, now: Time) -> bool {
         self.kept_in.retain(|_, at| now.since(*at) < KEPT_IN);
         !self.kept_in.contains_key(&node)

@@ -267,9 +267,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     true => placement.of(&one).len(),
                     false => count_of(&one.layout).into(),
                 };
-                if count >= FAN_MAX && has_copies(&one.layout) {
+                if one.is_file && count >= FAN_MAX && has_copies(&one.layout) {
                     return Err(Refused::Because(format!(
-                        "inode {} has or asks for {count} copies: such a file cannot be moved",
+                        "inode {} has {count} copies: such a file cannot be moved",
                         one.ino
                     )));
                 }

@@ -82,6 +82,11 @@ impl Moving {
         self.rate = rate;
     }
 
+    /// So many strips were given.
+    fn gave(&mut self, strips: usize) {
+        self.bytes = self.bytes.saturating_add(STRIP.saturating_mul(strips as u64));
+    }
+
     /// As JSON, without the braces.
     pub(crate) fn text(&self, is_moving: bool) -> String {
         let why = self.why.as_deref().filter(|_| is_moving);
@@ -204,7 +209,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let moved = loop {
             match self.move_file(ino, slice).await {
                 Err(Errno::EINPROGRESS) => {
-                    self.chores().moving().bytes += slice as u64 * STRIP;
+                    self.chores().moving().gave(slice);
                     slice = slice.saturating_mul(2);
                     self.net().sleep(GIVE_WAY).await;
                     self.keep_to_rate(before, begun).await;
@@ -213,6 +218,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
         };
         self.delegations().let_go(ino);
+        if moved == Ok(true)
+            && has_copies(&file.layout)
+            && let Ok(spread) = self.volume().spread(ino).await
+        {
+            // Slices were counted as whole ones; this is what came of them.
+            let joiners = without(target, now).len() as u64;
+            let bytes = joiners.saturating_mul(spread.attr.blocks).saturating_mul(512);
+            self.chores().moving().bytes = before.saturating_add(bytes);
+        }
         self.keep_to_rate(before, begun).await;
         match moved {
             Ok(true) => self.chores().moving().files += 1,
@@ -312,9 +326,6 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         };
         let lacking = target.iter().enumerate().map(lacks).fold(0, |all, rank| all | rank);
         self.volume().moved(&filled.laid_out(), &numbers(&target), lacking).await?;
-        self.chores().moving().bytes += (joiners.len() as u64 * filled.attr.blocks * 512)
-            .checked_rem(SLICE as u64 * STRIP)
-            .unwrap_or(0);
         Ok(without(&now, &target))
     }
 

@@ -129,3 +129,14 @@ fn what_is_not_told_is_not_given_back_by_who_asks_again() {
     leaving.left();
     assert_eq!(table.held(INO), Some((Mode::Read, 5)));
 }
+
+/// The server let a write of two strips of a file with copies go beside others, as its layout said
+/// that it was one: strips of a megabyte, which nodes that have copies do not know.
+#[test]
+fn copies_have_the_strips_of_nodes() {
+    let mut grant = grant(Mode::Write, 1);
+    grant.layout.strip = 1 << 20;
+    assert_eq!(crate::strip_len(&grant), 1 << 20);
+    grant.capability.strategy = Strategy::Ring;
+    assert_eq!(crate::strip_len(&grant), 1 << 16);
+}
