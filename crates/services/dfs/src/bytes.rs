@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::planted::{Fault, is_planted};
-use outboard_base::task::{RangeGuard, try_join_abreast};
+use outboard_base::task::RangeGuard;
 use outboard_base::{Errno, Fh, Ino, Result, Timestamp};
 use outboard_flow::Net;
 use outboard_volume::{Answer, Fill, Payload};
@@ -13,12 +13,9 @@ use outboard_wire::file::{Reply, open_flags, seek, write_flags};
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
 use crate::Inner;
-use crate::data::{DataError, has_copies};
+use crate::data::{DataError, is_coded, is_redundant};
 use crate::forward::{Asked, asker};
 use crate::table::{Pages, Untold, Use};
-
-/// Runs of pages written back at a time.
-const RUNS: usize = 4;
 
 /// A write, as far as its effect is concerned.
 struct Write<'a> {
@@ -183,6 +180,10 @@ impl<N: Net> Inner<N> {
         tries: &mut u32,
     ) -> Result<bool> {
         let end = at + data.len() as u64;
+        if !self.tells_of_stripes(of).await? {
+            self.pause(tries).await?;
+            return Ok(false);
+        }
         let tells = self.table.tells(of);
         let work = async |grant: &Grant| self.data.write(grant, at, data).await;
         if let Err(error) = self.at_nodes(of, work).await {
@@ -203,6 +204,12 @@ impl<N: Net> Inner<N> {
         Ok(is_done)
     }
 
+    /// Members of stripes end alike, wherever in the last rows the file does: so how long it is
+    /// must be told. False if the delegation is lost.
+    async fn tells_of_stripes(&self, of: &Use<'_>) -> Result<bool> {
+        if is_coded(&of.grant) { self.tells_first(of).await } else { Ok(true) }
+    }
+
     /// Notes what a write, or what is like one, has done.
     fn wrote(&self, of: &Use<'_>, end: u64, mtime: Option<Timestamp>) {
         self.table.wrote(of, end, mtime, self.now());
@@ -212,7 +219,7 @@ impl<N: Net> Inner<N> {
     /// A write failed for good: what was taken of it behind the end of the file must not show when
     /// that grows.
     async fn take_back(&self, entered: &Use<'_>, error: DataError, range: Range<u64>) {
-        if has_copies(&entered.grant) {
+        if is_redundant(&entered.grant) {
             // Some may have it: that is decided before anybody hears that it failed.
             if let Some(grant) = self.table.grant(entered.ino) {
                 let _decided = self.under_another(entered, &grant).await;
@@ -456,13 +463,14 @@ impl<N: Net> Inner<N> {
             }
             let range = span(runs);
             let _range = self.ranges.exclusive_on(ino, range.clone()).await;
+            if !self.tells_of_stripes(&entered).await? {
+                self.pause(&mut tries).await?;
+                continue;
+            }
             let tells = self.table.tells(&entered);
-            let work = async |grant: &Grant| {
-                let each = runs.iter().map(|(at, data)| self.data.write(grant, *at, data));
-                try_join_abreast(RUNS, each).await
-            };
+            let work = async |grant: &Grant| self.data.write_runs(grant, runs).await;
             match self.at_nodes(&entered, work).await {
-                Ok(_) => {
+                Ok(()) => {
                     self.wrote(&entered, range.end, mtime);
                     if !tells || self.tell_end(&entered, range.end).await? {
                         return Ok(());

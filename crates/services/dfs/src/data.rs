@@ -10,6 +10,8 @@
 //! first, who passes it on, and is answered when all have it; any member answers a read; a hole is
 //! asked of each.
 //!
+//! A file with parities lies as stripes on its members: `stripes`.
+//!
 //! A node that does not answer, or has no room now, is asked again, for as long as it takes:
 //! programs wait, as with any file system on a network. What ends that is a refusal, and, of a
 //! client, that its key is revoked. Where the node is now the client asks meanwhile (`places`). A
@@ -18,6 +20,7 @@
 
 mod durable;
 mod map;
+mod stripes;
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::collections::BTreeSet;
@@ -38,12 +41,16 @@ use outboard_wire::shared::{
 };
 
 use self::durable::Patience;
+pub use self::stripes::member_end;
+pub(crate) use self::stripes::{is_coded, is_stripe};
 use crate::places::Places;
 use crate::unsynced::Unsynced;
 use crate::versions::Versions;
 
 /// Messages under way at a time, for one call.
 const ABREAST: usize = 16;
+/// Runs of bytes that are written at a time.
+const RUNS: usize = 4;
 /// The first pause before a node is asked again, and the longest.
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -66,6 +73,8 @@ pub enum DataError {
     /// Who have copies may not have the same, or one of them is away: what they have must be
     /// decided first.
     Undecided,
+    /// Nodes cannot do this for such a file.
+    Unsupported,
 }
 
 impl From<Reason> for DataError {
@@ -123,6 +132,9 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`]; then it is not known which strips were written.
     pub async fn write(&self, grant: &Grant, at: u64, bytes: &[u8]) -> Result<(), DataError> {
+        if is_coded(grant) {
+            return self.write_stripes(grant, &[(at, bytes)]).await;
+        }
         let end = at.checked_add(bytes.len() as u64).ok_or(DataError::Refused(Reason::Range))?;
         let each = pieces(grant, at..end).map(|piece| async move {
             let from = usize::try_from(piece.range.start - at).unwrap_or(usize::MAX);
@@ -132,6 +144,18 @@ impl<N: Net> Data<N> {
         try_join_abreast(ABREAST, each).await.map(drop)
     }
 
+    /// The same, of bytes at several places that do not overlap.
+    ///
+    /// # Errors
+    /// As of [`Data::write`].
+    pub async fn write_runs(&self, grant: &Grant, runs: &[(u64, &[u8])]) -> Result<(), DataError> {
+        if is_coded(grant) {
+            return self.write_stripes(grant, runs).await;
+        }
+        let each = runs.iter().map(|(at, bytes)| self.write(grant, *at, bytes));
+        try_join_abreast(RUNS, each).await.map(drop)
+    }
+
     async fn write_piece(
         &self,
         grant: &Grant,
@@ -139,19 +163,20 @@ impl<N: Net> Data<N> {
         bytes: &[u8],
     ) -> Result<(), DataError> {
         let object = grant.capability.object;
-        // Of one copy there is nobody behind the first.
-        let behind: Vec<Peer> = match has_copies(grant) {
-            true => self.nodes(grant).into_iter().skip(1).collect(),
-            false => Vec::new(),
-        };
         let first = self.writes_to(grant, piece.strip)?;
-        self.can_remember(object, first, &behind).await?;
+        // Of one copy there is nobody behind the first.
+        let members = match is_redundant(grant) {
+            true => self.nodes(grant),
+            false => vec![first],
+        };
+        let behind = members.get(1..).unwrap_or_default();
+        self.can_remember(object, &members).await?;
         let strips = piece.strip..piece.strip + 1;
         let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
         let begun = self.versions.begin_write(object, grant.capability.fence, piece.strip)?;
         // As they are now: those behind the first do not say.
         let boots: Vec<_> = behind.iter().map(|peer| self.unsynced.boot(*peer)).collect();
-        let members = if has_copies(grant) { &grant.nodes[..] } else { &[] };
+        let coordinates = if is_redundant(grant) { &grant.nodes[..] } else { &[] };
         let write = WriteHead {
             strategy: grant.capability.strategy,
             rank: 0,
@@ -166,15 +191,14 @@ impl<N: Net> Data<N> {
             session: 0,
             number: 0,
             lane: 0,
-            coordinates: Coordinates::new(members)
+            coordinates: Coordinates::new(coordinates)
                 .map_err(|_| DataError::Refused(Reason::Invalid))?,
         };
         let heads = heads(grant, write.bytes, begun.settled, Target::Write(write));
         let (answer, _) = self.ask(first, &heads, bytes).await?;
-        let copies = 1 + behind.len();
-        self.unsynced.wrote(first, object, answer.boot, copies);
+        self.unsynced.wrote(first, object, answer.boot, bears(grant));
         for (peer, boot) in behind.iter().zip(boots) {
-            self.unsynced.wrote(*peer, object, boot.unwrap_or_default(), copies);
+            self.unsynced.wrote(*peer, object, boot.unwrap_or_default(), bears(grant));
         }
         begun.done();
         self.takes(grant, first, &answer, false);
@@ -183,20 +207,14 @@ impl<N: Net> Data<N> {
 
     /// What is written to these from now on is remembered until they have flushed it: who must be
     /// flushed before is. Of several the boots must be known, as one answers for all.
-    async fn can_remember(
-        &self,
-        object: u64,
-        first: Peer,
-        behind: &[Peer],
-    ) -> Result<(), DataError> {
-        if behind.is_empty() {
-            let must = self.unsynced.is_crowded(first);
-            return if must { self.flush(std::iter::once(first)).await } else { Ok(()) };
+    async fn can_remember(&self, object: u64, members: &[Peer]) -> Result<(), DataError> {
+        if let [first] = members {
+            let must = self.unsynced.is_crowded(*first);
+            return if must { self.flush(std::iter::once(*first)).await } else { Ok(()) };
         }
         let must =
             |peer: &Peer| self.unsynced.is_crowded(*peer) || self.unsynced.boot(*peer).is_none();
-        let flushed: Vec<Peer> =
-            std::iter::once(first).chain(behind.iter().copied()).filter(must).collect();
+        let flushed: Vec<Peer> = members.iter().copied().filter(must).collect();
         if flushed.is_empty() {
             return Ok(());
         }
@@ -208,6 +226,9 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`].
     pub async fn read(&self, grant: &Grant, at: u64, len: usize) -> Result<Vec<u8>, DataError> {
+        if is_coded(grant) {
+            return self.read_chunks(grant, at, len).await;
+        }
         let end = at.checked_add(len as u64).ok_or(DataError::Refused(Reason::Range))?;
         let each = pieces(grant, at..end).map(|piece| async move {
             let bytes = u32::try_from(piece.range.end - piece.range.start)
@@ -231,6 +252,9 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`]; then it is not known where they are.
     pub async fn hole(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
+        if is_coded(grant) {
+            return self.cut_stripes(grant, range).await;
+        }
         self.change(grant, range, false).await
     }
 
@@ -255,13 +279,17 @@ impl<N: Net> Data<N> {
     /// caller has the file alone.
     ///
     /// # Errors
-    /// [`DataError`]; unless it is full it is not known for which bytes it is done.
+    /// [`DataError::Unsupported`] where space cannot be put aside. [`DataError`]; unless it is full
+    /// it is not known for which bytes it is done.
     pub async fn fill(
         &self,
         grant: &Grant,
         fill: Fill,
         range: Range<u64>,
     ) -> Result<(), DataError> {
+        if fill != Fill::Punch && is_coded(grant) {
+            return Err(DataError::Unsupported);
+        }
         if fill != Fill::Punch {
             let wanted = (range.end - range.start).saturating_sub(self.count(grant).await?);
             if wanted > self.free(grant).await? {
@@ -297,7 +325,7 @@ impl<N: Net> Data<N> {
             share: None,
         };
         // Of a hole the node of a strip passes over what is not in its own.
-        let count = match has_copies(grant) {
+        let count = match is_redundant(grant) {
             true => grant.nodes.len() as u64,
             false => (strips.end - strips.start).min(grant.nodes.len() as u64),
         };
@@ -310,9 +338,8 @@ impl<N: Net> Data<N> {
             self.takes(grant, peer, &answer, true);
             Ok::<_, DataError>((peer, answer.boot))
         });
-        let copies = if has_copies(grant) { grant.nodes.len() } else { 1 };
         for (peer, boot) in try_join_abreast(ABREAST, each).await? {
-            self.unsynced.wrote(peer, object, boot, copies);
+            self.unsynced.wrote(peer, object, boot, bears(grant));
         }
         begun.done();
         Ok(())
@@ -320,7 +347,7 @@ impl<N: Net> Data<N> {
 
     /// Whom a write of a strip is sent to.
     fn writes_to(&self, grant: &Grant, strip: u64) -> Result<Peer, DataError> {
-        self.node(grant, if has_copies(grant) { 0 } else { strip })
+        self.node(grant, if is_redundant(grant) { 0 } else { strip })
     }
 
     /// The node that a strip lies on, or one of those that have it; known from now on.
@@ -369,7 +396,7 @@ impl<N: Net> Data<N> {
         read: ReadHead,
     ) -> Result<(Peer, Answer, Vec<u8>), DataError> {
         let heads = heads(grant, 0, 0, Target::Read(read));
-        if !has_copies(grant) {
+        if !is_redundant(grant) {
             let peer = self.node(grant, place)?;
             return self.ask(peer, &heads, &[]).await.map(|(answer, data)| (peer, answer, data));
         }
@@ -463,26 +490,35 @@ impl<N: Net> Data<N> {
 }
 
 fn heads(grant: &Grant, data: u32, settled: u32, target: Target) -> Heads {
-    let settled = if has_copies(grant) { settled } else { 0 };
+    let settled = if is_redundant(grant) { settled } else { 0 };
     let head = Head { request: 0, data, epoch: 1, settled, hop: 0 };
     Heads { head, capability: grant.capability, target }
 }
 
-/// Whether each node of a grant has all of the file.
-pub(crate) fn has_copies(grant: &Grant) -> bool {
+/// Whether a file is to be had without one of the nodes of its grant.
+pub(crate) fn is_redundant(grant: &Grant) -> bool {
     grant.capability.strategy != Strategy::Single
+}
+
+/// How many of its nodes may lose what they have of a file, and it is still to be had.
+fn bears(grant: &Grant) -> usize {
+    let needed = if is_coded(grant) { usize::from(grant.capability.k) } else { 1 };
+    if is_redundant(grant) { grant.nodes.len().saturating_sub(needed) } else { 0 }
 }
 
 /// In how many shares a file lies, each on nodes of its own.
 fn shares(grant: &Grant) -> u64 {
-    if has_copies(grant) { 1 } else { grant.nodes.len() as u64 }
+    if is_redundant(grant) { 1 } else { grant.nodes.len() as u64 }
 }
 
 /// Bytes of what of a file has one version: a write within it is seen whole or not at all. Nodes
 /// tell versions of copies by their own strips, whatever the layout says.
 #[must_use]
 pub fn strip_len(grant: &Grant) -> u64 {
-    let strip = if has_copies(grant) { STRIP_MIN } else { grant.layout.strip };
+    if is_coded(grant) {
+        return stripes::stripe_len(grant);
+    }
+    let strip = if is_redundant(grant) { STRIP_MIN } else { grant.layout.strip };
     u64::from(strip.clamp(1, DATA_MAX))
 }
 

@@ -15,7 +15,7 @@ use outboard_volume::VolumeEvent;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{DATA_MAX, Peer, Strategy};
 
-use crate::data::{DataError, has_copies};
+use crate::data::{DataError, is_redundant, is_stripe};
 use crate::table::{Granted, Leaving, Renewal, Step, Use};
 use crate::{AHEAD, Inner, locked};
 
@@ -169,9 +169,8 @@ impl<N: Net> Inner<N> {
             {
                 Ok(grant)
             }
-            Strategy::Ring | Strategy::BinaryTree => Err(Errno::EPROTO),
-            // Erasure codes are the next part.
-            Strategy::Parity => Err(Errno::EOPNOTSUPP),
+            Strategy::Parity if is_stripe(&grant) => Ok(grant),
+            Strategy::Ring | Strategy::BinaryTree | Strategy::Parity => Err(Errno::EPROTO),
         }
     }
 
@@ -190,7 +189,7 @@ impl<N: Net> Inner<N> {
                 Err(error @ (DataError::Fenced | DataError::Undecided)) => error,
                 done => return done,
             };
-            if !has_copies(&grant) || self.pause(&mut tries).await.is_err() {
+            if !is_redundant(&grant) || self.pause(&mut tries).await.is_err() {
                 return Err(error);
             }
             grant = self.under_another(of, &grant).await.ok_or(error)?;
@@ -227,7 +226,7 @@ impl<N: Net> Inner<N> {
     ) -> Result<()> {
         use outboard_wire::shared::Reason;
         match error {
-            DataError::Fenced | DataError::Undecided if has_copies(&of.grant) => {
+            DataError::Fenced | DataError::Undecided if is_redundant(&of.grant) => {
                 self.table.is_troubled(of.ino, of.fence());
             }
             DataError::Fenced => self.lose(of.ino, Some(of.fence())),
@@ -237,6 +236,7 @@ impl<N: Net> Inner<N> {
                 self.table.is_stale(of.ino, Some(of.fence()));
             }
             DataError::Full => return Err(Errno::ENOSPC),
+            DataError::Unsupported => return Err(Errno::EOPNOTSUPP),
             DataError::Refused(Reason::Revoked) => return Err(Errno::EACCES),
             DataError::Gone | DataError::Medium | DataError::Undecided | DataError::Refused(_) => {
                 return Err(Errno::EIO);

@@ -53,7 +53,7 @@ use outboard_wire::file::Statfs;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Event, Reply};
 
-pub use data::{Data, DataError, strip_len};
+pub use data::{Data, DataError, member_end, strip_len};
 
 use handles::Handles;
 use lease::Lease;

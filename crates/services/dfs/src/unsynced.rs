@@ -6,8 +6,8 @@
 //! more by then, so the next sync of the file fails, once, as that of a local file does whose
 //! write-back has failed.
 //!
-//! Where several have copies, something is lost only if all of them began another boot since: what
-//! one kept the others are given.
+//! Where a file bears that some of its nodes lose what they have, something is lost only if more of
+//! them began another boot since: what the others kept those are given.
 //!
 //! A flush is of all that a node has, so it ends what is remembered of all files there.
 
@@ -25,8 +25,8 @@ const LOST: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 struct Since {
     boot: u64,
-    /// So many have it.
-    copies: usize,
+    /// So many others may lose it.
+    bears: usize,
     /// When the first and the last of them were acknowledged.
     first: u64,
     last: u64,
@@ -39,7 +39,7 @@ struct State {
     nodes: BTreeMap<Peer, BTreeMap<u64, Since>>,
     /// In which boot each node was last.
     boots: BTreeMap<Peer, u64>,
-    /// Of objects with copies: who lost something since their last sync.
+    /// Of objects that bear a loss: who lost something since their last sync.
     losing: BTreeMap<u64, BTreeSet<Peer>>,
     lost: BTreeSet<u64>,
     /// Something was lost since somebody asked whether anything was.
@@ -55,20 +55,20 @@ impl Unsynced {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node in this boot has acknowledged a change of an object of which there are so many
-    /// copies.
-    pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64, copies: usize) {
+    /// A node in this boot has acknowledged a change of an object that bears the loss of so many of
+    /// its nodes.
+    pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64, bears: usize) {
         let mut state = self.state();
         state.clock += 1;
         state.boots.insert(peer, boot);
         let now = state.clock;
-        let fresh = Since { boot, copies, first: now, last: now };
+        let fresh = Since { boot, bears, first: now, last: now };
         let objects = state.nodes.entry(peer).or_default();
         let since = objects.entry(object).or_insert(fresh);
         since.last = now;
         if since.boot != boot {
             *since = fresh;
-            state.lose(peer, object, copies);
+            state.lose(peer, object, bears);
         }
     }
 
@@ -96,14 +96,14 @@ impl Unsynced {
         objects.retain(|object, since| {
             let is_lost = since.first <= when && since.boot != boot;
             if is_lost {
-                lost.push((*object, since.copies));
+                lost.push((*object, since.bears));
             }
             !is_lost && since.last > when
         });
         if objects.is_empty() {
             state.nodes.remove(&peer);
         }
-        lost.into_iter().for_each(|(object, copies)| state.lose(peer, object, copies));
+        lost.into_iter().for_each(|(object, bears)| state.lose(peer, object, bears));
     }
 
     /// Nodes that may have something of an object unflushed.
@@ -119,7 +119,7 @@ impl Unsynced {
         let state = self.state();
         let is_alone = |peer: &Peer| {
             let objects = state.nodes.get(peer);
-            objects.is_some_and(|objects| objects.values().any(|since| since.copies == 1))
+            objects.is_some_and(|objects| objects.values().any(|since| since.bears == 0))
         };
         state.nodes.keys().copied().partition(is_alone)
     }
@@ -132,22 +132,22 @@ impl Unsynced {
             if !members.contains(peer)
                 && let Some(since) = objects.remove(&object)
             {
-                left.push((*peer, since.copies));
+                left.push((*peer, since.bears));
             }
         }
         state.nodes.retain(|_, objects| !objects.is_empty());
-        left.into_iter().for_each(|(peer, copies)| state.lose(peer, object, copies));
+        left.into_iter().for_each(|(peer, bears)| state.lose(peer, object, bears));
     }
 
-    /// A node does not answer: what it has not flushed of copies is lost there.
+    /// A node does not answer: what it has not flushed is lost there, if others have it.
     pub(crate) fn is_away(&self, peer: Peer) {
         let mut state = self.state();
         let Some(objects) = state.nodes.remove(&peer) else { return };
         for (object, since) in objects {
-            if since.copies == 1 {
+            if since.bears == 0 {
                 state.nodes.entry(peer).or_default().insert(object, since);
             } else {
-                state.lose(peer, object, since.copies);
+                state.lose(peer, object, since.bears);
             }
         }
     }
@@ -156,7 +156,7 @@ impl Unsynced {
     pub(crate) fn is_gone(&self, peer: Peer) {
         let mut state = self.state();
         for (object, since) in state.nodes.remove(&peer).unwrap_or_default() {
-            state.lose(peer, object, since.copies);
+            state.lose(peer, object, since.bears);
         }
     }
 
@@ -187,11 +187,11 @@ impl Unsynced {
 }
 
 impl State {
-    fn lose(&mut self, peer: Peer, object: u64, copies: usize) {
-        if copies > 1 {
+    fn lose(&mut self, peer: Peer, object: u64, bears: usize) {
+        if bears > 0 {
             let losing = self.losing.entry(object).or_default();
             losing.insert(peer);
-            if losing.len() < copies {
+            if losing.len() <= bears {
                 if self.losing.len() > LOST {
                     self.losing.pop_first();
                 }
@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn a_boot_that_ends_between_write_and_flush_is_said_once() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 1);
-        all.wrote(Peer::Node(2), 7, 1, 1);
+        all.wrote(NODE, 7, 1, 0);
+        all.wrote(Peer::Node(2), 7, 1, 0);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_any_lost() && !all.take_any_lost());
         assert!(all.take_lost(7) && !all.take_lost(7));
@@ -232,11 +232,11 @@ mod tests {
     #[test]
     fn a_write_in_another_boot_tells_of_the_loss_too() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 1);
-        all.wrote(NODE, 7, 2, 1);
+        all.wrote(NODE, 7, 1, 0);
+        all.wrote(NODE, 7, 2, 0);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_lost(7), "the first one");
-        all.wrote(NODE, 7, 2, 1);
+        all.wrote(NODE, 7, 2, 0);
         all.flushed(NODE, all.now(), 2);
         all.flushed(NODE, all.now(), 3);
         assert!(!all.take_lost(7), "flushed before");
@@ -245,15 +245,15 @@ mod tests {
     #[test]
     fn a_flush_is_of_what_was_acknowledged_before_it() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 1);
+        all.wrote(NODE, 7, 1, 0);
         let when = all.now();
-        all.wrote(NODE, 7, 1, 1);
-        all.wrote(NODE, 8, 1, 1);
+        all.wrote(NODE, 7, 1, 0);
+        all.wrote(NODE, 8, 1, 0);
         all.flushed(NODE, when, 1);
         assert_eq!(all.of(7), [NODE]);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_lost(7) && all.take_lost(8));
-        all.wrote(NODE, 9, 2, 1);
+        all.wrote(NODE, 9, 2, 0);
         all.forget(9);
         all.flushed(NODE, all.now(), 3);
         assert!(!all.take_lost(9));
@@ -264,7 +264,7 @@ mod tests {
         let all = Unsynced::default();
         let wrote = |boots: [u64; 2]| {
             for (peer, boot) in [NODE, Peer::Node(2)].into_iter().zip(boots) {
-                all.wrote(peer, 7, boot, 2);
+                all.wrote(peer, 7, boot, 1);
             }
         };
         let flushed = |boots: [u64; 2]| {
@@ -289,9 +289,9 @@ mod tests {
     fn who_is_left_out_counts_as_lost() {
         let all = Unsynced::default();
         for is_left_out in [true, false] {
-            all.wrote(NODE, 7, 1, 2);
-            all.wrote(Peer::Node(2), 7, 1, 2);
-            all.wrote(NODE, 8, 1, 1);
+            all.wrote(NODE, 7, 1, 1);
+            all.wrote(Peer::Node(2), 7, 1, 1);
+            all.wrote(NODE, 8, 1, 0);
             assert_eq!(all.nodes(), (vec![NODE], vec![Peer::Node(2)]));
             if is_left_out {
                 all.goes_on(7, &[Peer::Node(2)]);
@@ -309,8 +309,8 @@ mod tests {
     #[test]
     fn what_a_node_that_is_gone_had_not_flushed_is_lost() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 1);
-        all.wrote(NODE, 8, 1, 2);
+        all.wrote(NODE, 7, 1, 0);
+        all.wrote(NODE, 8, 1, 1);
         all.is_gone(NODE);
         assert_eq!(all.nodes(), (Vec::new(), Vec::new()));
         assert!(all.take_lost(7) && !all.take_lost(8), "of copies others have it");
@@ -323,11 +323,11 @@ mod tests {
             if all.is_crowded(NODE) {
                 all.flushed(NODE, all.now(), 1);
             }
-            all.wrote(NODE, object, 1, 1);
+            all.wrote(NODE, object, 1, 0);
         }
         assert!(all.state().nodes.values().all(|objects| objects.len() <= OBJECTS));
         for object in 0..2 * LOST as u64 {
-            all.wrote(NODE, object, object, 1);
+            all.wrote(NODE, object, object, 0);
             all.flushed(NODE, all.now(), u64::MAX);
         }
         assert_eq!(all.state().lost.len(), LOST);

@@ -8,7 +8,8 @@
 //!
 //! All sequences of an object under a fence up to its *settled* one were acknowledged. So a strip
 //! whose own last one is not remembered, or that a hole touched, can be written to where it has
-//! copies: what is there was done.
+//! copies: what is there was done. With parities that is not enough, as what a write goes over must
+//! be *durable* at all members: what was acknowledged before a flush of all of them began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -32,7 +33,13 @@ struct Object {
     /// The highest one, under any fence.
     peak: u32,
     /// The last acknowledged one, of strips.
-    strips: BTreeMap<u64, u32>,
+    strips: BTreeMap<u64, Last>,
+    /// Acknowledgements; those of strips that are not remembered; those before the last flush.
+    acks: u64,
+    elsewhere: u64,
+    flushed: u64,
+    /// All up to this one were acknowledged before the last flush.
+    durable: u32,
     /// Those that are under way.
     open: BTreeSet<u32>,
     /// The first that failed, or that may have.
@@ -41,6 +48,21 @@ struct Object {
     held: BTreeMap<u16, u64>,
     /// When it was used last.
     used: u64,
+}
+
+/// The last acknowledged write of a strip.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    sequence: u32,
+    /// The number of its acknowledgement.
+    ack: u64,
+}
+
+/// What of an object is durable once a flush is that begins now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    acks: u64,
+    settled: u32,
 }
 
 #[derive(Debug, Default)]
@@ -102,13 +124,13 @@ impl Versions {
             *known = Object { fence, last: first, failed, peak: known.peak, ..Object::default() };
         }
         known.used = clock;
-        let settled = known.settled();
+        let (settled, durable) = (known.settled(), known.durable);
         known.last = known.last.checked_add(1).ok_or(DataError::Refused(Reason::Order))?;
         known.peak = known.peak.max(known.last);
         let sequence = known.last;
         known.open.insert(sequence);
-        let last = known.strips.get(&strips.start).copied().filter(|_| is_write);
-        let previous = last.unwrap_or(0);
+        let last = known.strips.get(&strips.start).filter(|_| is_write);
+        let previous = last.map_or(0, |last| last.sequence);
         if state.objects.len() > OBJECTS {
             state.forget_oldest();
         }
@@ -122,6 +144,7 @@ impl Versions {
             sequence,
             previous,
             settled,
+            durable,
             is_write,
             is_done,
         })
@@ -135,23 +158,27 @@ impl Versions {
             return;
         }
         let strips = &begun.strips;
+        known.acks += u64::from(begun.is_done);
+        let ack = known.acks;
         if !begun.is_done {
             let failed = known.failed.map_or(begun.sequence, |failed| failed.min(begun.sequence));
             known.failed = Some(failed);
         } else if begun.is_write {
-            known.strips.insert(strips.start, begun.sequence);
+            known.strips.insert(strips.start, Last { sequence: begun.sequence, ack });
             if known.strips.len() > STRIPS {
                 // Of one that is settled it need not be known.
                 let settled = known.settled();
-                let is_settled = |(_, last): &(&u64, &u32)| **last <= settled;
+                let is_settled = |(_, last): &(&u64, &Last)| last.sequence <= settled;
                 let oldest = known.strips.iter().find(is_settled).map(|(strip, _)| *strip);
-                match oldest {
+                let forgotten = match oldest {
                     Some(strip) => known.strips.remove(&strip),
                     None => known.strips.pop_first().map(|(_, last)| last),
                 };
+                known.elsewhere = known.elsewhere.max(forgotten.map_or(0, |last| last.ack));
             }
         } else {
             known.strips.retain(|strip, _| !strips.contains(strip));
+            known.elsewhere = ack;
         }
     }
 }
@@ -159,9 +186,53 @@ impl Versions {
 impl Versions {
     /// All up to this one were acknowledged, of an object under a fence.
     pub(crate) fn settled(&self, object: u64, fence: u64) -> u32 {
+        self.look(object, fence, 0, Object::settled)
+    }
+
+    /// Whether what was acknowledged of a strip under a fence is durable at all who have it.
+    pub(crate) fn is_durable(&self, object: u64, fence: u64, strip: u64) -> bool {
+        self.look(object, fence, true, |known| {
+            let last = known.strips.get(&strip).map_or(known.elsewhere, |last| last.ack);
+            last <= known.flushed
+        })
+    }
+
+    /// The same, of all strips.
+    pub(crate) fn is_all_durable(&self, object: u64, fence: u64) -> bool {
+        self.look(object, fence, true, |known| known.acks <= known.flushed)
+    }
+
+    /// Before a flush of all who have an object.
+    pub(crate) fn mark(&self, object: u64, fence: u64) -> Mark {
+        let none = Mark { acks: 0, settled: 0 };
+        self.look(object, fence, none, |known| Mark { acks: known.acks, settled: known.settled() })
+    }
+
+    /// All who have an object have flushed what they had at that mark.
+    pub(crate) fn flushed(&self, object: u64, fence: u64, mark: Mark) {
+        let mut state = self.state();
+        let known = state.objects.get_mut(&object).filter(|known| known.fence == fence);
+        if let Some(known) = known {
+            known.flushed = known.flushed.max(mark.acks);
+            known.durable = known.durable.max(mark.settled);
+        }
+    }
+
+    /// All up to this one are durable at all who have an object.
+    pub(crate) fn durable(&self, object: u64, fence: u64) -> u32 {
+        self.look(object, fence, 0, |known| known.durable)
+    }
+
+    /// Whether something of an object under a fence has failed, or may have.
+    pub(crate) fn has_failed(&self, object: u64, fence: u64) -> bool {
+        let forgotten = fence <= self.state().floor.0;
+        self.look(object, fence, forgotten, |known| known.failed.is_some())
+    }
+
+    fn look<T>(&self, object: u64, fence: u64, otherwise: T, look: impl FnOnce(&Object) -> T) -> T {
         let state = self.state();
         let known = state.objects.get(&object).filter(|known| known.fence == fence);
-        known.map_or(0, Object::settled)
+        known.map_or(otherwise, look)
     }
 
     /// Whether something of an object under a fence was not acknowledged, or may not have been.
@@ -194,6 +265,8 @@ pub(crate) struct Begun<'v> {
     pub(crate) previous: u32,
     /// All up to this one were acknowledged.
     pub(crate) settled: u32,
+    /// All up to this one are durable at all who have it.
+    pub(crate) durable: u32,
     is_write: bool,
     is_done: bool,
 }

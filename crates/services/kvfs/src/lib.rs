@@ -87,8 +87,8 @@ pub struct Kvfs<K, M> {
     superblock: Superblock,
     /// How the bytes of new files lie on nodes, where their directory says nothing.
     spread: Option<Layout>,
-    /// Most copies that a layout may ask for.
-    copies_max: AtomicU8,
+    /// Nodes that there are: a redundant layout cannot ask for more.
+    nodes_max: AtomicU8,
     /// The map of nodes under which files are made.
     map: AtomicU32,
     /// Which opening of the volume this is.

@@ -32,8 +32,8 @@ use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_kv::{Cached, Kv};
 use outboard_medium::Medium;
 use outboard_wire::file::{Attr, FileKind, Flags, Header, Op, Reply, xattr_flags};
+use outboard_wire::shared::FAN_MAX;
 use outboard_wire::shared::call::{Layout, Told};
-use outboard_wire::shared::{FAN_MAX, Strategy};
 
 use crate::context::Context;
 use crate::layout::key::{self, Tag};
@@ -132,14 +132,11 @@ pub(crate) async fn resize<K: Kv>(
     Ok(())
 }
 
-/// `EINVAL` for what no file can have; `EOPNOTSUPP` for what nodes do not do yet.
-fn judge(layout: &Layout, copies_max: u8) -> Result<()> {
+/// `EINVAL` for what no file can have, or not on so many nodes.
+fn judge(layout: &Layout, nodes_max: u8) -> Result<()> {
     text::check(layout)?;
-    match layout.strategy {
-        Strategy::Parity => Err(Errno::EOPNOTSUPP),
-        _ if layout.k > copies_max => Err(Errno::EINVAL),
-        _ => Ok(()),
-    }
+    let is_too_wide = layout.is_redundant() && layout.nodes() > usize::from(nodes_max);
+    if is_too_wide { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// The layout for one file, made under a map: its group is its own.
@@ -153,7 +150,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
     /// more copies.
     pub fn lies_on(&self, nodes: usize, map: u32) {
         let most = u8::try_from(nodes.clamp(1, FAN_MAX)).unwrap_or(1);
-        self.copies_max.store(most, Ordering::Relaxed);
+        self.nodes_max.store(most, Ordering::Relaxed);
         self.map.store(map, Ordering::Relaxed);
     }
 
@@ -217,7 +214,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         }
         layout
             .as_ref()
-            .map_or(Ok(()), |layout| judge(layout, self.copies_max.load(Ordering::Relaxed)))?;
+            .map_or(Ok(()), |layout| judge(layout, self.nodes_max.load(Ordering::Relaxed)))?;
         let _guard = self.range_locks.exclusive(ino).await;
         let changed = self.transact(async |txn| {
             let mut inode = txn.inode(ino).await?;

@@ -90,7 +90,7 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
             recovered,
             superblock,
             spread: options.spread,
-            copies_max: AtomicU8::new(1),
+            nodes_max: AtomicU8::new(1),
             map: AtomicU32::new(0),
             opened: AtomicU64::new(opened),
             range_locks: RangeLocks::default(),

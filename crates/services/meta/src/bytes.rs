@@ -22,7 +22,6 @@ use outboard_wire::shared::call::{Grant, Mode, Told};
 
 use crate::Meta;
 use crate::clients::Who;
-use crate::copies::has_copies;
 use crate::delegations::Held;
 use crate::grants::NOBODY;
 use crate::nodes::PATIENCE;
@@ -70,7 +69,7 @@ impl Own {
 
 /// Beside whom an operation on a file may be done.
 #[derive(Clone, Copy)]
-enum Beside {
+pub(crate) enum Beside {
     /// Others that may be, too.
     Others,
     /// The same, if these bytes (from, count) are of one strip, which a node writes as a whole: of
@@ -93,7 +92,7 @@ impl Beside {
 }
 
 /// What an operation has written.
-struct Wrote {
+pub(crate) struct Wrote {
     /// Behind its last byte.
     end: u64,
     mtime: Option<Timestamp>,
@@ -103,10 +102,11 @@ struct Wrote {
     record: Option<Record>,
 }
 
-fn errno(error: DataError) -> Errno {
+pub(crate) fn errno(error: DataError) -> Errno {
     match error {
         DataError::Full => Errno::ENOSPC,
         DataError::Fenced | DataError::Undecided => Errno::EAGAIN,
+        DataError::Unsupported => Errno::EOPNOTSUPP,
         DataError::Expired | DataError::Gone | DataError::Medium | DataError::Refused(_) => {
             Errno::EIO
         }
@@ -260,14 +260,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let spread = self.volume().spread(ino).await?;
             let nodes = self.nodes_of(&spread);
             let mut nodes: Vec<Peer> = nodes.iter().map(|node| Peer::Node(node.node)).collect();
-            if !has_copies(&spread.layout) {
+            if !spread.layout.is_redundant() {
                 // Where it lay when it was written, too.
                 nodes.extend(self.data().unsynced(ino.0));
                 nodes.sort_unstable();
                 nodes.dedup();
             }
             let flushed = self.data().flush(nodes.into_iter());
-            if !has_copies(&spread.layout) {
+            if !spread.layout.is_redundant() {
                 flushed.await.map_err(errno)?;
                 break;
             }
@@ -308,7 +308,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Does something with a file's bytes under a delegation of the server's own, beside others who
     /// do or alone. It is done again if that delegation was lost in its midst.
-    async fn by_itself<T>(
+    pub(crate) async fn by_itself<T>(
         &self,
         ino: Ino,
         mode: Mode,
@@ -385,7 +385,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 }
                 // Not all who have copies took it. In the same turn: nobody is to see that some
                 // did.
-                Err(Errno::EAGAIN) if has_copies(&grant.layout) && tries < TRIES => {
+                Err(Errno::EAGAIN) if grant.layout.is_redundant() && tries < TRIES => {
                     tries += 1;
                     let fence = grant.capability.fence;
                     let unreached = self.data().take_unreached(ino.0);
@@ -399,7 +399,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(error) => break Err(error),
             }
         };
-        let is_refused = matches!(done, Err(Errno::EAGAIN)) && has_copies(&grant.layout);
+        let is_refused = matches!(done, Err(Errno::EAGAIN)) && grant.layout.is_redundant();
         if done.is_err() && (mode == Mode::Write || is_refused) {
             // What was written is not known: the next who wants it finds out.
             self.take(ino, NOBODY, Held { mode: grant.mode, fence }).await;

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use outboard_base::{Errno, Ino, Result};
+use outboard_dfs::member_end;
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::check;
 use outboard_medium::Medium;
 use outboard_volume::Report;
-use outboard_wire::shared::Coordinate;
 use outboard_wire::shared::call::{Call, Object, Reply};
+use outboard_wire::shared::{Coordinate, Strategy};
 
 use crate::Meta;
-use crate::copies::has_copies;
 use crate::newest::VOLUME;
 
 /// Objects to be purged, read at a time.
@@ -130,7 +130,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if spread.writing || members.iter().all(|other| other.node != node.node) {
             return Ok(None);
         }
-        if has_copies(&spread.layout)
+        if spread.layout.is_redundant()
             && let Some(strip) = self.differs(&spread, &members).await?
         {
             let again = self.volume().spread(ino).await;
@@ -139,14 +139,24 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 return Ok(Some(format!("its copies differ in strip {strip}")));
             }
         }
-        if object.end <= spread.attr.size {
+        if is_first
+            && spread.layout.strategy == Strategy::Parity
+            && let Some(stripe) = self.wrong_stripe(ino, object.end).await?
+        {
+            let again = self.volume().spread(ino).await;
+            if again.is_ok_and(|again| !again.writing && again.attr == spread.attr) {
+                return Ok(Some(format!("the parities of stripe {stripe} are not of its data")));
+            }
+        }
+        let size_here = |size| member_end(&spread.layout, size);
+        if object.end <= size_here(spread.attr.size) {
             return Ok(None);
         }
         // The object is older than the attributes: look at it as it is now, and at them again.
         let now = self.objects_at(node.node, object.object).await?;
         let end = now.iter().find(|now| now.object == object.object).map_or(0, |now| now.end);
         let Ok(again) = self.volume().spread(ino).await else { return Ok(None) };
-        let size = again.attr.size;
+        let size = size_here(again.attr.size);
         Ok((!again.writing && end > size)
             .then(|| format!("ends at {end}, behind its file's end, {size}")))
     }

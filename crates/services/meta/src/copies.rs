@@ -36,6 +36,7 @@ use crate::delegations::Held;
 use crate::grants::NOBODY;
 use crate::housekeeping::LATER;
 use crate::nodes::{PATIENCE, QUICK};
+use crate::stripes;
 
 /// The epoch of all groups, as long as their members do not change.
 const EPOCH: u32 = 1;
@@ -48,22 +49,21 @@ pub(crate) const STRIP: u64 = STRIP_MIN as u64;
 /// No file has more: who claims to is not asked for ever.
 const STRIPS_MAX: u64 = FILE_SIZE_MAX.div_ceil(STRIP);
 
-/// Whether a file lies whole on each of its nodes.
-pub(crate) fn has_copies(layout: &Layout) -> bool {
-    layout.strategy != Strategy::Single
-}
-
 /// What its nodes say that a file takes, in units of 512 bytes.
 pub(crate) fn blocks_of(layout: &Layout, found: &[Object]) -> u64 {
     let each = found.iter().map(|object| object.bytes.div_ceil(512));
-    if has_copies(layout) { each.max().unwrap_or(0) } else { each.sum() }
+    match layout.strategy {
+        Strategy::Single => each.sum(),
+        Strategy::Ring | Strategy::BinaryTree => each.max().unwrap_or(0),
+        Strategy::Parity => each.max().unwrap_or(0).saturating_mul(layout.k.into()),
+    }
 }
 
 /// A file whose members are sealed.
-struct Sealed {
+pub(crate) struct Sealed {
     /// With the members that lack nothing, or are filled now.
-    spread: Spread,
-    members: Vec<Coordinate>,
+    pub(crate) spread: Spread,
+    pub(crate) members: Vec<Coordinate>,
     /// Of each whether it is filled.
     fills: Vec<bool>,
     fence: u64,
@@ -93,11 +93,11 @@ type Doubts = Vec<Option<u64>>;
 
 /// What becomes of a strip.
 #[derive(Clone, Copy)]
-struct Strip {
-    number: u64,
-    version: Version,
-    /// The rank of a member that has it whole.
-    source: usize,
+pub(crate) struct Strip {
+    pub(crate) number: u64,
+    pub(crate) version: Version,
+    /// Members that have it whole, by their ranks: one, or, with parities, as many as suffice.
+    pub(crate) sources: u32,
 }
 
 impl Sealed {
@@ -110,8 +110,18 @@ impl Sealed {
         Held { mode: Mode::Write, fence: self.fence }
     }
 
-    /// By what all say of a strip (R5): all but those that are filled, or doubt. If all doubt
-    /// nobody must have a version for it to go forward: what was synced is at all of them, and the
+    /// What of a strip has a say (R5): all but who is filled, or doubts; all, if too few do not.
+    /// Ranks and what they claim, and whether it is the latter.
+    fn voters<'c>(&self, claims: &'c [Claim], doubts: &Doubts) -> (Vec<(usize, &'c Claim)>, bool) {
+        let ranks = claims.iter().enumerate().zip(self.fills.iter().zip(doubts));
+        let active: Vec<_> = ranks.filter(|(_, (fills, _))| !**fills).collect();
+        let sound = active.iter().filter(|(_, (_, doubts))| doubts.is_none()).count();
+        let all_vote = sound < self.spread.layout.suffice();
+        let voters = active.into_iter().filter(|(_, (_, doubts))| all_vote || doubts.is_none());
+        (voters.map(|(claim, _)| claim).collect(), all_vote)
+    }
+
+    /// By what those say that have a say. If all doubt nobody must have a version for it to go forward: what was synced is at all of them, and the
     /// rest anywhere. Of whom nothing is told had it, and a hole took it away, or never had it, and
     /// then it was not done: in either case it may stay, or go.
     fn decide(&self, number: u64, claims: &[Claim], doubts: &Doubts) -> Result<Strip> {
@@ -119,16 +129,19 @@ impl Sealed {
             fence: version.fence,
             seq: version.sequence,
         };
-        let ranks = self.members.iter().zip(claims).zip(self.fills.iter().zip(doubts));
-        let active: Vec<_> = ranks.filter(|(_, (fills, _))| !**fills).collect();
-        let all_doubt = active.iter().all(|(_, (_, doubts))| doubts.is_some());
+        let (voters, all_doubt) = self.voters(claims, doubts);
+        if self.spread.layout.strategy == Strategy::Parity {
+            let k = self.spread.layout.suffice();
+            let (version, sources) = stripes::decide(k, &voters, all_doubt).ok_or(Errno::EIO)?;
+            return Ok(Strip { number, version, sources });
+        }
         let joined = if all_doubt { u32::MAX } else { EPOCH };
-        let voters = active.iter().filter(|(_, (_, doubts))| all_doubt || doubts.is_none());
-        let has_any = |claim: &Claim| claim.pending.is_some() || claim.stable != Version::default();
-        let (there, gone): (Vec<_>, Vec<_>) = voters.partition(|((_, claim), _)| has_any(claim));
+        let (there, gone): (Vec<_>, Vec<_>) =
+            voters.into_iter().partition(|(_, claim)| is_told(claim));
         let voters = if there.is_empty() { gone } else { there };
-        let answers = voters.into_iter().map(|((member, claim), _)| Answer {
-            member: Entry { node: member.node, life: 1, role: Role::Active, joined },
+        let node_of = |rank: usize| self.members.get(rank).map_or(0, |member| member.node);
+        let answers = voters.into_iter().map(|(rank, claim)| Answer {
+            member: Entry { node: node_of(rank), life: 1, role: Role::Active, joined },
             claim: outboard_cluster::Claim {
                 stable: Some(of_model(claim.stable)),
                 pending: claim.pending.map(|taken| (of_model(taken.version), taken.epoch)),
@@ -139,7 +152,7 @@ impl Sealed {
         Ok(Strip {
             number,
             version: Version { fence: decided.version.fence, sequence: decided.version.seq },
-            source: source.ok_or(Errno::EIO)?,
+            sources: 1 << source.ok_or(Errno::EIO)?,
         })
     }
 }
@@ -158,7 +171,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let _mending = self.mends().exclusive(ino).await;
         let held = self.has_already(ino, who.client, Mode::Read).ok_or(Errno::ESTALE)?;
         let spread = self.volume().spread(ino).await?;
-        if held.fence != fence || !has_copies(&spread.layout) {
+        if held.fence != fence || !spread.layout.is_redundant() {
             // It was done before, and the answer was lost.
             return self.grant_again(who.client, ino, held).await;
         }
@@ -268,6 +281,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let sealed = self.seal_or_leave_out(spread, fence, fills).await?;
         let mut room = if fills.is_nobody() { usize::MAX } else { fills.slice };
         let (object, members) = (sealed.object(), &sealed.members);
+        if spread_is_coded(&sealed.spread) {
+            // What goes forward goes over what is not there at enough of them.
+            self.in_time(self.data().flush(members.iter().map(peer))).await?;
+        }
         let (mut next, mut lacked) = (Some(0), BTreeSet::new());
         let mut doubting: Doubts = vec![None; members.len()];
         while let Some(first) = next {
@@ -292,7 +309,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             && found.iter().any(|object| object.end > end)
         {
             let grant = self.grant_to_all(&sealed).await?;
-            self.in_time(self.data().hole(&grant, end..u64::MAX)).await?;
+            self.in_time(self.data().hole_at_members(&grant, end..u64::MAX)).await?;
             found = self.seal_at(members, object, fence).await?;
         }
         if !fills.is_nobody() || doubting.iter().any(Option::is_some) {
@@ -306,7 +323,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// All that was acknowledged the others have.
     pub(crate) async fn leave_out_away(&self, ino: Ino) -> Result<()> {
         let spread = self.volume().spread(ino).await?;
-        if !has_copies(&spread.layout) {
+        if !spread.layout.is_redundant() {
             return Ok(());
         }
         let all = self.placement().of(&spread.laid_out());
@@ -314,12 +331,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let is_away = |node: &Coordinate| self.chores().is_away(node.node, now);
         let ranks = all.iter().enumerate().filter(|(rank, _)| !is_in(spread.lacking, *rank));
         let (away, rest): (Vec<_>, Vec<_>) = ranks.partition(|(_, node)| is_away(node));
-        if away.is_empty() || rest.is_empty() {
+        let suffice = spread.layout.suffice();
+        if away.is_empty() || rest.len() < suffice {
             return Ok(());
         }
         let rest: Vec<Coordinate> = rest.into_iter().map(|(_, node)| *node).collect();
         match self.who_doubts(&rest, ino.0).await {
-            Ok(doubts) if doubts.iter().any(Option::is_none) => {}
+            Ok(doubts) if doubts.iter().filter(|doubts| doubts.is_none()).count() >= suffice => {}
             // It is for who decides.
             _ => return Ok(()),
         }
@@ -358,7 +376,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         fence: u64,
         fills: Filled<'_>,
     ) -> Result<Sealed> {
-        let ino = spread.attr.ino;
+        let (ino, suffice) = (spread.attr.ino, spread.layout.suffice());
         let mut all = self.placement().of(&spread.laid_out());
         let count = all.len();
         all.extend(fills.joiners);
@@ -373,7 +391,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let answering = answers.iter().filter(|(_, _, answer)| answer.is_ok()).count();
         for (rank, member, answer) in answers {
             match answer {
-                Ok(_) if fills.without == Some(member.node) && answering > 1 => {
+                Ok(_) if fills.without == Some(member.node) && answering > suffice => {
                     self.chores().try_later(ino, self.net().now(), LATER);
                     away |= 1 << rank;
                 }
@@ -395,8 +413,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         if away != 0 {
             let doubts = self.who_doubts(&members, ino.0).await?;
-            let mut stays = filled.iter().zip(&doubts);
-            if !stays.any(|(fills, doubts)| !fills && doubts.is_none()) {
+            let stays = filled.iter().zip(&doubts);
+            if stays.filter(|(fills, doubts)| !**fills && doubts.is_none()).count() < suffice {
                 return Err(Errno::EIO);
             }
             spread.lacking |= away;
@@ -408,7 +426,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Whoever decides writes to all that are sealed.
-    async fn grant_to_all(&self, sealed: &Sealed) -> Result<Grant> {
+    pub(crate) async fn grant_to_all(&self, sealed: &Sealed) -> Result<Grant> {
         self.grant_at(NOBODY, &sealed.spread, sealed.held(), sealed.members.clone()).await
     }
 
@@ -473,7 +491,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         room: &mut usize,
     ) -> Result<BTreeSet<usize>> {
         // What lies behind a truncation that is to be carried out goes.
-        let cut = sealed.spread.cut.map_or(u64::MAX, |cut| cut.div_ceil(STRIP));
+        let strip = STRIP * sealed.spread.layout.data_units();
+        let cut = sealed.spread.cut.map_or(u64::MAX, |cut| cut.div_ceil(strip));
         let strips = pages.iter().flatten().map(|claim| claim.strip);
         let strips = strips.filter(|strip| *strip < cut && last.is_none_or(|last| *strip <= last));
         let mut told: Vec<Vec<Decided>> = vec![Vec::new(); pages.len()];
@@ -525,12 +544,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let each = strips.values().map(|strip| async move {
             let start = strip.number.checked_mul(STRIP).ok_or(Errno::EIO)?;
             let whole = start..start.checked_add(STRIP).ok_or(Errno::EIO)?;
-            let there = found.get(strip.source).map_or(0, |object| object.end.min(whole.end));
+            let sources = found.iter().zip(&sealed.members).enumerate();
+            let sources = sources.filter(|(rank, _)| strip.sources >> rank & 1 == 1);
+            let (ends, sources): (Vec<u64>, Vec<Coordinate>) =
+                sources.map(|(_, (object, member))| (object.end, *member)).unzip();
+            let there = ends.into_iter().max().unwrap_or(0).min(whole.end);
             if strip.version == Version::default() || there <= start {
-                return self.in_time(self.data().hole(grant, whole)).await;
+                return self.in_time(self.data().hole_at_members(grant, whole)).await;
             }
-            let member = *sealed.members.get(strip.source).ok_or(Errno::EIO)?;
-            let source = Grant { nodes: vec![member], ..grant.clone() };
+            let source = Grant { nodes: sources, ..grant.clone() };
+            if spread_is_coded(&sealed.spread) {
+                let mended = self.data().mend((&source, grant), strip.number, there - start);
+                return self.in_time(mended).await;
+            }
             let len = usize::try_from(there - start).map_err(|_| Errno::EIO)?;
             let bytes = self.in_time(self.data().read(&source, start, len)).await?;
             self.in_time(self.data().write(grant, start, &bytes)).await
@@ -542,6 +568,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 /// Whether a rank is among those.
 pub(crate) fn is_in(ranks: u16, rank: usize) -> bool {
     u32::try_from(rank).is_ok_and(|rank| ranks.checked_shr(rank).unwrap_or(0) & 1 == 1)
+}
+
+/// Whether a member says anything of a strip.
+pub(crate) fn is_told(claim: &Claim) -> bool {
+    claim.pending.is_some() || claim.stable != Version::default()
+}
+
+fn spread_is_coded(spread: &Spread) -> bool {
+    spread.layout.strategy == Strategy::Parity
 }
 
 /// Behind the last strip of a page that is full its member has said nothing yet.

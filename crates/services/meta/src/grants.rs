@@ -17,11 +17,11 @@ use outboard_kv::Kv;
 use outboard_kvfs::spread::{Record, Spread};
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
-use outboard_wire::shared::{Capability, Coordinate, Coordinates, Peer, Rights};
+use outboard_wire::shared::{Capability, Coordinate, Coordinates, Peer, Rights, Strategy};
 
 use crate::Meta;
 use crate::clients::Who;
-use crate::copies::{Filled, blocks_of, has_copies};
+use crate::copies::{Filled, blocks_of};
 use crate::delegations::{Held, InTheWay};
 use crate::nodes::{PATIENCE, first_of};
 
@@ -154,12 +154,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.tell_all_keys().await;
         }
         let layout = spread.layout;
-        let (group, k) = match has_copies(&layout) {
-            true => {
-                let group = Coordinates::new(&nodes).map_err(|_| Errno::EIO)?.group();
-                (group, u8::try_from(nodes.len()).map_err(|_| Errno::EIO)?)
+        let group = match layout.strategy {
+            Strategy::Single => layout.group,
+            _ => Coordinates::new(&nodes).map_err(|_| Errno::EIO)?.group(),
+        };
+        let k = match layout.strategy {
+            Strategy::Single | Strategy::Parity => layout.k,
+            Strategy::Ring | Strategy::BinaryTree => {
+                u8::try_from(nodes.len()).map_err(|_| Errno::EIO)?
             }
-            false => (layout.group, layout.k),
         };
         let capability = Capability {
             key: 0,
@@ -427,15 +430,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     async fn resolve_bytes(&self, ino: Ino) -> Result<RangeGuard<'_>> {
         let fence = self.delegations().raise(ino)?;
         let spread = self.volume().spread(ino).await?;
-        let (mut found, spread) = match has_copies(&spread.layout) {
+        let (mut found, spread) = match spread.layout.is_redundant() {
             true => self.make_equal(spread, fence, Filled::default()).await?,
             false => (self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?, spread),
         };
         // Nobody wrote after a cut that was not carried out, so the size is the volume's. So it is
         // if who wrote told before it answered: what lies behind is a torn piece of what is asked
-        // again, or of what failed.
+        // again, or of what failed. Who writes stripes tells always, and these end behind the file.
         let end = found.iter().map(|object| object.end).max().unwrap_or(0);
-        let torn = (spread.tells && end > spread.attr.size).then_some(spread.attr.size);
+        let is_coded = spread.layout.strategy == Strategy::Parity;
+        let is_torn = spread.tells && end > spread.attr.size || is_coded && end > 0;
+        let torn = is_torn.then_some(spread.attr.size);
         let was_cut = self.finish_cut(&spread, spread.cut.or(torn), fence).await?;
         if was_cut {
             found = self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?;
@@ -443,7 +448,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let change = self.changes().exclusive(ino).await;
         let blocks = blocks_of(&spread.layout, &found);
         let known = self.volume().spread(ino).await.map_or(spread.attr, |spread| spread.attr);
-        let end = found.iter().map(|object| object.end).max().unwrap_or(0);
+        let ends = found.iter().filter(|_| !is_coded).map(|object| object.end);
+        let end = ends.max().unwrap_or(0);
         if was_cut {
             self.volume().holed(ino).await?;
         }

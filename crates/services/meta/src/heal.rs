@@ -13,7 +13,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::Meta;
-use crate::copies::{Filled, SLICE, has_copies, is_in, peer};
+use crate::copies::{Filled, SLICE, is_in, peer};
 use crate::grants::NOBODY;
 use crate::housekeeping::LATER;
 use crate::moving::GIVE_WAY;
@@ -233,7 +233,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             spread => spread?,
         };
         let members = self.nodes_of(&spread);
-        if !has_copies(&spread.layout) || members.iter().all(|member| member.node != node) {
+        if !spread.layout.is_redundant() || members.iter().all(|member| member.node != node) {
             return Ok(true);
         }
         if self.ask_node(node, &Call::Doubts { object: ino.0 }).await? == Reply::Done {

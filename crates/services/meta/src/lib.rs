@@ -40,6 +40,7 @@ mod newest;
 mod nodes;
 mod placement;
 mod power;
+mod stripes;
 mod telling;
 mod users;
 

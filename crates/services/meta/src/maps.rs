@@ -24,10 +24,9 @@ use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
 use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Layout, Reply};
-use outboard_wire::shared::{Coordinate, FAN_MAX, Peer, Strategy};
+use outboard_wire::shared::{Coordinate, FAN_MAX, Peer};
 
 use crate::Meta;
-use crate::copies::has_copies;
 use crate::nodes::QUICK;
 
 const PREFIX: &[u8] = b"map";
@@ -101,8 +100,8 @@ pub async fn nodes_in_use<K: Kv, M: Medium>(
 }
 
 /// On how many nodes a file of a layout lies, if there are enough.
-fn count_of(layout: &Layout) -> u8 {
-    if layout.strategy == Strategy::Single { 1 } else { layout.k }
+fn count_of(layout: &Layout) -> usize {
+    if layout.is_redundant() { layout.nodes() } else { 1 }
 }
 
 /// Why nodes cannot come or go, in words; or a failure.
@@ -255,7 +254,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.volume().lies_on(nodes, placement.newest());
         let (mut after, mut files, mut widest) = (Ino(0), 0_u64, 0);
         let default = self.volume().layout(Ino::ROOT).await?;
-        if let Some(count) = default.map(|layout| usize::from(count_of(&layout)))
+        if let Some(count) = default.map(|layout| count_of(&layout))
             && count > nodes
         {
             (files, widest) = (1, count);
@@ -265,11 +264,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             for one in some {
                 let count = match one.is_file {
                     true => placement.of(&one).len(),
-                    false => count_of(&one.layout).into(),
+                    false => count_of(&one.layout),
                 };
-                if one.is_file && count >= FAN_MAX && has_copies(&one.layout) {
+                if one.is_file && count >= FAN_MAX && one.layout.is_redundant() {
                     return Err(Refused::Because(format!(
-                        "inode {} has {count} copies: such a file cannot be moved",
+                        "inode {} lies on {count} nodes: such a file cannot be moved",
                         one.ino
                     )));
                 }

@@ -20,7 +20,7 @@ use outboard_wire::shared::call::{Call, Grant, Mode, Reply};
 use outboard_wire::shared::{Coordinate, DATA_MAX, Peer};
 
 use crate::Meta;
-use crate::copies::{SLICE, STRIP, has_copies};
+use crate::copies::{SLICE, STRIP};
 use crate::delegations::Held;
 use crate::grants::NOBODY;
 use crate::newest::VOLUME;
@@ -171,7 +171,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                     if !now.is_empty() && are_same(&now, &target) {
                         continue;
                     }
-                    let is_in_danger = has_copies(&one.layout) && self.are_away(&now);
+                    let is_in_danger = one.layout.is_redundant() && self.are_away(&now);
                     if is_in_danger || !in_danger {
                         left += u64::from(!self.moves(&one, &now, &target).await);
                     }
@@ -197,7 +197,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return false;
         }
         // Nobody is kept from it for nothing.
-        let needs_all = !has_copies(&file.layout) && self.are_away(now);
+        let needs_all = !file.layout.is_redundant() && self.are_away(now);
         if needs_all || self.are_away(&without(target, now)) {
             let why = format!("inode {ino}: one of its nodes is away");
             self.chores().moving().why = Some(why);
@@ -219,7 +219,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         };
         self.delegations().let_go(ino);
         if moved == Ok(true)
-            && has_copies(&file.layout)
+            && file.layout.is_redundant()
             && let Ok(spread) = self.volume().spread(ino).await
         {
             // Slices were counted as whole ones; this is what came of them.
@@ -266,7 +266,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     async fn move_file(&self, ino: Ino, slice: usize) -> Result<bool> {
         let spread = self.volume().spread(ino).await?;
-        if has_copies(&spread.layout) {
+        if spread.layout.is_redundant() {
             self.refill(ino, slice).await?;
             let spread = self.volume().spread(ino).await?;
             return Ok(self.is_at_target(&spread));
@@ -317,7 +317,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let count = |nodes: &[Coordinate]| {
             nodes.iter().filter(|node| have_all.contains(&node.node)).count()
         };
-        if are_same(&now, &target) || count(&target) < count(&now).max(1) {
+        if are_same(&now, &target) || count(&target) < count(&now).max(filled.layout.suffice()) {
             self.volume().set_lacking(ino, filled.lacking).await?;
             return Ok(Vec::new());
         }
@@ -360,7 +360,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if are_same(&now, &target) {
             return Ok(true);
         }
-        if has_copies(&spread.layout) {
+        if spread.layout.is_redundant() {
             return Err(Errno::EAGAIN);
         }
         let (joiners, leavers) = (without(&target, &now), without(&now, &target));

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outboard_base::{Errno, Result, Rng};
 use outboard_kvfs::spread::{LaidOut, MAPS_MAX, placed};
-use outboard_wire::shared::{Coordinate, Strategy};
+use outboard_wire::shared::{Coordinate, Role, Strategy};
 
 /// The nodes of a volume.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ impl Placement {
     /// The nodes of a file: strip `i` lies on number `i` modulo their count, or the whole file on
     /// each of them; none if one of them is not known.
     pub(crate) fn of(&self, file: &LaidOut) -> Vec<Coordinate> {
-        self.known(&self.members(file))
+        self.known(file, &self.members(file))
     }
 
     /// The same once it is moved.
@@ -139,12 +139,21 @@ impl Placement {
         for member in members.iter_mut().filter(|member| !wanted.contains(member)) {
             *member = joiners.next().unwrap_or(*member);
         }
-        self.known(&members)
+        self.known(file, &members)
     }
 
-    fn known(&self, numbers: &[u16]) -> Vec<Coordinate> {
+    /// With the units of stripes, of which each place has one.
+    fn known(&self, file: &LaidOut, numbers: &[u16]) -> Vec<Coordinate> {
         let known = numbers.iter().map(|number| self.known.get(number).copied());
-        known.collect::<Option<_>>().unwrap_or_default()
+        let mut known: Vec<Coordinate> = known.collect::<Option<_>>().unwrap_or_default();
+        if file.layout.strategy == Strategy::Parity {
+            for (unit, member) in (0..u8::MAX).zip(&mut known) {
+                let is_data = unit < file.layout.k;
+                member.role = if is_data { Role::Data } else { Role::Parity };
+                member.unit = unit;
+            }
+        }
+        known
     }
 
     /// Where it says that it lies; else the first of its group's order in the map it was made
@@ -156,8 +165,8 @@ impl Placement {
         }
         let (layout, (group, made)) = (&file.layout, placed(&file.layout));
         let map = usize::try_from(made).ok().and_then(|made| self.maps.get(made));
-        let count = if layout.strategy == Strategy::Single { layout.width } else { layout.k };
-        let mut members = first(map.map_or(&[], Vec::as_slice), group, usize::from(count.max(1)));
+        let count = layout.nodes().max(1);
+        let mut members = first(map.map_or(&[], Vec::as_slice), group, count);
         let begins = Rng::new(file.ino.0).below(members.len() as u64);
         members.rotate_left(usize::try_from(begins).unwrap_or(0));
         members
@@ -188,7 +197,6 @@ fn in_order(map: &[u16]) -> Result<Vec<u16>> {
 #[cfg(test)]
 mod tests {
     use outboard_base::Ino;
-    use outboard_wire::shared::Role;
     use outboard_wire::shared::call::Layout;
 
     use super::*;

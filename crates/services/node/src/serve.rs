@@ -170,7 +170,7 @@ impl<M: Medium> Serving<'_, M> {
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
             let (piece, rest) = data.split_at_checked(len).ok_or(Reason::Invalid)?;
             self.still(heads)?;
-            if write.strategy == Strategy::Single {
+            if heads.capability.strategy == Strategy::Single {
                 self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
             } else {
                 let (settled, epoch) = (heads.head.settled, heads.head.epoch);

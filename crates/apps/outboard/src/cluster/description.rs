@@ -10,7 +10,7 @@ use outboard_fabric::Key;
 use outboard_kvfs::spread::parse_layout;
 use outboard_node::policy::Threat;
 use outboard_wire::shared::call::Layout;
-use outboard_wire::shared::{Coordinate, Peer, Strategy};
+use outboard_wire::shared::{Coordinate, FAN_MAX, Peer};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Code, Failure};
@@ -302,18 +302,19 @@ impl Description {
         let Some(text) = &self.layout else { return Ok(Layout::default()) };
         let layout = parse_layout(text).map_err(|_| {
             format!(
-                "layout {text:?} is not understood; see strategy=single,width=4,strip=64K and \
-                 strategy=ring,k=3"
+                "layout {text:?} is not understood; see strategy=single,width=4,strip=64K, \
+                 strategy=ring,k=3 and strategy=parity,k=3,m=2"
             )
         })?;
         let nodes = self.nodes.len();
-        match layout.strategy {
-            Strategy::Parity => Err(format!("layout {text:?}: nodes do not compute parities yet")),
-            _ if usize::from(layout.k) > nodes => {
-                Err(format!("layout {text:?} asks for more copies than there are nodes, {nodes}"))
-            }
-            _ => Ok(layout),
+        if layout.is_redundant() && layout.nodes() > nodes.min(FAN_MAX) {
+            let asks = layout.nodes();
+            return Err(format!(
+                "layout {text:?} asks for {asks} nodes for each file: there are {nodes}, and a \
+                 file lies on {FAN_MAX} at most"
+            ));
         }
+        Ok(layout)
     }
 
     /// Whom nodes trust.

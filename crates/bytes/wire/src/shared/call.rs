@@ -142,6 +142,34 @@ impl Default for Layout {
 }
 
 impl Layout {
+    /// On how many nodes a file lies, if there are as many.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        match self.strategy {
+            Strategy::Single => self.width.into(),
+            _ => usize::from(self.k) + usize::from(self.m),
+        }
+    }
+
+    /// Whether a file is to be had without one of its nodes.
+    #[must_use]
+    pub fn is_redundant(&self) -> bool {
+        self.strategy != Strategy::Single
+    }
+
+    /// In how many parts a file's bytes are dealt out to nodes that have parities beside them; else
+    /// 1.
+    #[must_use]
+    pub fn data_units(&self) -> u64 {
+        if self.strategy == Strategy::Parity { u64::from(self.k).max(1) } else { 1 }
+    }
+
+    /// How many of a file's nodes suffice for all of it, where it is redundant.
+    #[must_use]
+    pub fn suffice(&self) -> usize {
+        if self.strategy == Strategy::Parity { self.k.into() } else { 1 }
+    }
+
     /// Reads its 64 bytes. Where there is none, zeros, it is of another version.
     ///
     /// # Errors

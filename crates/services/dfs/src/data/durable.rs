@@ -5,7 +5,7 @@ use outboard_flow::Net;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Grant, Reply};
 
-use super::{ABREAST, Data, DataError, PAUSE, has_copies};
+use super::{ABREAST, Data, DataError, PAUSE, is_coded, is_redundant};
 
 /// How long one is asked who does not answer.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ pub(super) enum Patience {
 
 /// A file with copies goes on without who does not answer.
 fn patience(grant: &Grant) -> Patience {
-    if has_copies(grant) { Patience::OnceFor(grant.capability.object) } else { Patience::ForEver }
+    if is_redundant(grant) { Patience::OnceFor(grant.capability.object) } else { Patience::ForEver }
 }
 
 impl<N: Net> Data<N> {
@@ -51,8 +51,12 @@ impl<N: Net> Data<N> {
     /// [`DataError`].
     pub(crate) async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
-        let sequence = self.versions.settled(object, fence);
-        if !has_copies(grant) || sequence == 0 {
+        // Of stripes no more than what none of those who have them can lose.
+        let sequence = match is_coded(grant) {
+            true => self.versions.durable(object, fence),
+            false => self.versions.settled(object, fence),
+        };
+        if !is_redundant(grant) || sequence == 0 {
             return Ok(());
         }
         // Who refuses it keeps it longer.
@@ -63,7 +67,7 @@ impl<N: Net> Data<N> {
     /// Whether some who have copies may have something that was not acknowledged.
     pub(crate) fn is_undone(&self, grant: &Grant) -> bool {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
-        has_copies(grant) && self.versions.is_undone(object, fence)
+        is_redundant(grant) && self.versions.is_undone(object, fence)
     }
 
     /// Bytes that the nodes of a file can still take.
@@ -74,22 +78,28 @@ impl<N: Net> Data<N> {
             Reply::Space { free, .. } => Ok(free),
             _ => Err(DataError::Medium),
         });
-        if has_copies(grant) {
+        if is_redundant(grant) {
             let each: Result<Vec<u64>, DataError> = free.collect();
-            return Ok(each?.into_iter().min().unwrap_or(0));
+            return Ok(each?
+                .into_iter()
+                .min()
+                .unwrap_or(0)
+                .saturating_mul(grant.layout.data_units()));
         }
         free.sum()
     }
 
     /// What the nodes of a file have answered becomes durable; [`DataError::Undecided`] if one of
-    /// several who have copies does not
-    /// answer.
+    /// several who have it does not answer.
     ///
     /// # Errors
     /// [`DataError`].
     pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
         let mut nodes = self.nodes(grant);
-        if !has_copies(grant) {
+        if is_coded(grant) {
+            return self.flush_stripes(grant, &nodes).await;
+        }
+        if !is_redundant(grant) {
             // Where it lay when it was written, too: nobody else knows whether that was lost.
             nodes.extend(self.unsynced.of(grant.capability.object));
             nodes.sort_unstable();
@@ -140,7 +150,7 @@ impl<N: Net> Data<N> {
 
     /// A file goes on with these members: what others acknowledged of it they may never flush.
     pub fn goes_on(&self, grant: &Grant) {
-        if has_copies(grant) {
+        if is_redundant(grant) {
             self.unsynced.goes_on(grant.capability.object, &self.nodes(grant));
         }
     }

@@ -7,7 +7,8 @@ use outboard_flow::Net;
 use outboard_wire::shared::call::Grant;
 use outboard_wire::shared::{Answer, Peer, RUN_LEN, ReadHead};
 
-use super::{ABREAST, Data, DataError, has_copies, shares};
+use super::stripes::{UNIT, runs_of_file, stripe_len};
+use super::{ABREAST, Data, DataError, is_coded, is_redundant, shares};
 
 /// Runs of data that a node is asked for at a time.
 const RUNS: usize = 4096;
@@ -26,9 +27,9 @@ impl<N: Net> Data<N> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         let fresh = (grant.attr.blocks == 0 && self.versions.knows_all(fence)).then_some(0);
         let each = grant.nodes.iter().map(|node| self.versions.held(object, fence, node.node));
-        if has_copies(grant) {
+        if is_redundant(grant) {
             // What it took under the fence before this one nobody has said under this one.
-            return each.flatten().max();
+            return each.flatten().max().map(|held| held.saturating_mul(grant.layout.data_units()));
         }
         each.map(|held| held.or(fresh)).sum()
     }
@@ -44,7 +45,7 @@ impl<N: Net> Data<N> {
         let each = (0..shares(grant)).map(|place| async move {
             let (peer, answer, _) = self.ask_map(grant, place, 0, 1).await?;
             self.takes(grant, peer, &answer, false);
-            Ok::<_, DataError>(answer.held)
+            Ok::<_, DataError>(answer.held.saturating_mul(grant.layout.data_units()))
         });
         Ok(try_join_abreast(ABREAST, each).await?.into_iter().sum())
     }
@@ -95,6 +96,9 @@ impl<N: Net> Data<N> {
         from: u64,
         most: usize,
     ) -> Result<(Vec<Range<u64>>, u64), DataError> {
+        if is_coded(grant) {
+            return self.map_of_stripes(grant, from, most).await;
+        }
         let each = (0..shares(grant)).map(|place| async move {
             let (_, _, runs) = self.ask_map(grant, place, from, most).await?;
             let is_all = runs.len() < most;
@@ -106,6 +110,22 @@ impl<N: Net> Data<N> {
         let mut all: Vec<Range<u64>> = each.into_iter().flat_map(|(runs, _)| runs).collect();
         all.sort_unstable_by_key(|run| run.start);
         Ok((all, end))
+    }
+
+    /// The same of stripes, of which all members have the same rows: any of them says which.
+    async fn map_of_stripes(
+        &self,
+        grant: &Grant,
+        from: u64,
+        most: usize,
+    ) -> Result<(Vec<Range<u64>>, u64), DataError> {
+        let first = from / stripe_len(grant);
+        let rows_from = first.saturating_mul(UNIT);
+        let (_, _, rows) = self.ask_map(grant, first, rows_from, most).await?;
+        let is_all = rows.len() < most;
+        let end = rows.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end / UNIT);
+        let known = end.saturating_mul(stripe_len(grant));
+        Ok((runs_of_file(grant.layout.data_units(), &rows, from), known))
     }
 
     /// The first byte of data at or behind `from`, if there is any.

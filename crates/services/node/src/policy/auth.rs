@@ -9,7 +9,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outboard_wire::shared::{Answer, Heads, Peer, Reason, Request, Rights, Strategy, Target};
+use outboard_wire::shared::{
+    Answer, Heads, Peer, Reason, Request, Rights, Strategy, Target, WriteHead,
+};
 
 use super::{Baseline, Rules, Steer};
 use crate::nic::context::{Hand, Notice, Path, Policy};
@@ -102,7 +104,8 @@ impl Auth {
         self.has_credit(hand)?;
         let has_room = match path {
             Path::Nic => {
-                if heads.capability.strategy == Strategy::Parity {
+                let multiplies = |write: &WriteHead| write.strategy == Strategy::Parity;
+                if matches!(&heads.target, Target::Write(write) if multiplies(write)) {
                     let bytes = first.saturating_sub(begins as usize) as u64;
                     hand.instr(instr_code(heads.capability.m.into()) * bytes);
                 }

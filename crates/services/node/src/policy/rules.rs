@@ -250,11 +250,12 @@ impl Rules {
         let capability = &heads.capability;
         // Any member is asked for a read, and each for a hole.
         let Some(write) = write_of(heads) else { return true };
+        if write.strategy == Strategy::Single {
+            // Who may write a stripe may bring each of its nodes what that is to have.
+            return matches!(capability.strategy, Strategy::Single | Strategy::Parity);
+        }
         if write.strategy != capability.strategy || write.k != capability.k {
             return false;
-        }
-        if write.strategy == Strategy::Single {
-            return true;
         }
         let all = write.coordinates.as_slice();
         let own = all.get(usize::from(write.rank));
