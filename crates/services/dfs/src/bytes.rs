@@ -2,6 +2,7 @@
 //! file locked here.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use outboard_base::limits::{FILE_SIZE_MAX, IO_MAX};
 use outboard_base::planted::{Fault, is_planted};
@@ -219,14 +220,14 @@ impl<N: Net> Inner<N> {
     /// A write failed for good: what was taken of it behind the end of the file must not show when
     /// that grows.
     async fn take_back(&self, entered: &Use<'_>, error: DataError, range: Range<u64>) {
-        if is_redundant(&entered.grant) {
+        let grant = match self.table.grant(entered.ino) {
             // Some may have it: that is decided before anybody hears that it failed.
-            if let Some(grant) = self.table.grant(entered.ino) {
-                let _decided = self.under_another(entered, &grant).await;
-            }
-        } else if !matches!(error, DataError::Fenced | DataError::Expired)
-            && range.start < range.end
-            && let Err(error) = self.data.hole(&entered.grant, range).await
+            Some(grant) if is_redundant(&grant) => self.under_another(entered, &grant).await,
+            _ if matches!(error, DataError::Fenced | DataError::Expired) => None,
+            _ => Some(Arc::clone(&entered.grant)),
+        };
+        if let Some(grant) = grant.filter(|_| range.start < range.end)
+            && let Err(error) = self.data.hole(&grant, range).await
         {
             tracing::warn!(ino = %entered.ino, ?error, "bytes of a failed write stay at nodes");
         }

@@ -133,7 +133,7 @@ impl<N: Net> Data<N> {
     /// [`DataError`]; then it is not known which strips were written.
     pub async fn write(&self, grant: &Grant, at: u64, bytes: &[u8]) -> Result<(), DataError> {
         if is_coded(grant) {
-            return self.write_stripes(grant, &[(at, bytes)]).await;
+            return Box::pin(self.write_stripes(grant, &[(at, bytes)])).await;
         }
         let end = at.checked_add(bytes.len() as u64).ok_or(DataError::Refused(Reason::Range))?;
         let each = pieces(grant, at..end).map(|piece| async move {
@@ -150,7 +150,7 @@ impl<N: Net> Data<N> {
     /// As of [`Data::write`].
     pub async fn write_runs(&self, grant: &Grant, runs: &[(u64, &[u8])]) -> Result<(), DataError> {
         if is_coded(grant) {
-            return self.write_stripes(grant, runs).await;
+            return Box::pin(self.write_stripes(grant, runs)).await;
         }
         let each = runs.iter().map(|(at, bytes)| self.write(grant, *at, bytes));
         try_join_abreast(RUNS, each).await.map(drop)
@@ -227,7 +227,7 @@ impl<N: Net> Data<N> {
     /// [`DataError`].
     pub async fn read(&self, grant: &Grant, at: u64, len: usize) -> Result<Vec<u8>, DataError> {
         if is_coded(grant) {
-            return self.read_chunks(grant, at, len).await;
+            return Box::pin(self.read_chunks(grant, at, len)).await;
         }
         let end = at.checked_add(len as u64).ok_or(DataError::Refused(Reason::Range))?;
         let each = pieces(grant, at..end).map(|piece| async move {
@@ -253,7 +253,7 @@ impl<N: Net> Data<N> {
     /// [`DataError`]; then it is not known where they are.
     pub async fn hole(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
         if is_coded(grant) {
-            return self.cut_stripes(grant, range).await;
+            return Box::pin(self.cut_stripes(grant, range)).await;
         }
         self.change(grant, range, false).await
     }

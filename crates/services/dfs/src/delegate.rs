@@ -54,7 +54,12 @@ impl<N: Net> Inner<N> {
                 Step::Ask(asking) => asking,
             };
             let granted = self.delegate(ino, asking.mode, asking.continues).await;
-            granted.iter().for_each(|grant| self.data.goes_on(grant));
+            if let Ok(grant) = &granted {
+                self.data.goes_on(grant);
+                if asking.continues.is_some_and(|before| grant.capability.fence > before) {
+                    self.data.is_decided(ino.0, grant.capability.fence);
+                }
+            }
             match granted {
                 Ok(grant) => match asking.granted(grant, lapse) {
                     Granted::Ours | Granted::Again => {}
@@ -212,6 +217,7 @@ impl<N: Net> Inner<N> {
             };
             let grant = self.regrant(ino, asking.mode, fence).await?;
             self.data.goes_on(&grant);
+            self.data.is_decided(ino.0, grant.capability.fence);
             asking.granted(grant, lapse);
         }
     }

@@ -146,11 +146,10 @@ impl<N: Net> Inner<N> {
         }
         let grant = self.table.grant(ino);
         let flushed = async {
-            if let Some(grant) = grant {
-                // Who does not hear it keeps what was replaced for longer.
-                let _settled = self.data.settle(&grant).await;
+            match grant {
+                Some(grant) => self.data.flush_file(&grant).await,
+                None => self.data.flush(nodes.into_iter()).await,
             }
-            self.data.flush(nodes.into_iter()).await
         };
         let _in_time = self.within(LATE, flushed).await;
     }
@@ -176,11 +175,7 @@ impl<N: Net> Inner<N> {
                 Some(grant) => grant,
                 None => self.enter_blind(ino, Mode::Read).await?.grant.clone(),
             };
-            let flushed = async {
-                self.data.settle(&grant).await?;
-                self.data.flush_file(&grant).await
-            };
-            match flushed.await {
+            match self.data.flush_file(&grant).await {
                 Ok(()) => return Ok(()),
                 Err(DataError::Undecided) => {
                     self.table.is_troubled(ino, grant.capability.fence);

@@ -46,6 +46,8 @@ struct Object {
     failed: Option<u32>,
     /// Bytes that it takes, by node, as far as they have said.
     held: BTreeMap<u16, u64>,
+    /// Of nodes with units of it, in which boot they acknowledged the first write.
+    boots: BTreeMap<u16, u64>,
     /// When it was used last.
     used: u64,
 }
@@ -215,6 +217,31 @@ impl Versions {
         if let Some(known) = known {
             known.flushed = known.flushed.max(mark.acks);
             known.durable = known.durable.max(mark.settled);
+        }
+    }
+
+    /// A node has acknowledged something of an object, or flushed it, in this boot; whether that is
+    /// the one in which it acknowledged all else under this fence.
+    pub(crate) fn is_in_boot(&self, object: u64, fence: u64, node: u16, boot: u64) -> bool {
+        let mut state = self.state();
+        let known = state.objects.get_mut(&object).filter(|known| known.fence == fence);
+        known.is_none_or(|known| *known.boots.entry(node).or_insert(boot) == boot)
+    }
+
+    /// What became of an object was decided before this fence was given out.
+    pub(crate) fn is_decided(&self, object: u64, fence: u64) {
+        let mut state = self.state();
+        let (floor_fence, floor) = state.floor;
+        let last = if fence > floor_fence { 0 } else { floor };
+        let peak = state.objects.get(&object).map_or(0, |known| known.peak);
+        if state.objects.get(&object).is_none_or(|known| known.fence < fence) {
+            state.clock += 1;
+            let used = state.clock;
+            let fresh = Object { fence, last, peak: peak.max(last), used, ..Object::default() };
+            state.objects.insert(object, fresh);
+        }
+        if state.objects.len() > OBJECTS {
+            state.forget_oldest();
         }
     }
 

@@ -36,7 +36,7 @@ use crate::delegations::Held;
 use crate::grants::NOBODY;
 use crate::housekeeping::LATER;
 use crate::nodes::{PATIENCE, QUICK};
-use crate::stripes;
+use crate::stripes::{self, is_coded};
 
 /// The epoch of all groups, as long as their members do not change.
 const EPOCH: u32 = 1;
@@ -130,7 +130,7 @@ impl Sealed {
             seq: version.sequence,
         };
         let (voters, all_doubt) = self.voters(claims, doubts);
-        if self.spread.layout.strategy == Strategy::Parity {
+        if is_coded(&self.spread.layout) {
             let k = self.spread.layout.suffice();
             let (version, sources) = stripes::decide(k, &voters, all_doubt).ok_or(Errno::EIO)?;
             return Ok(Strip { number, version, sources });
@@ -281,7 +281,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let sealed = self.seal_or_leave_out(spread, fence, fills).await?;
         let mut room = if fills.is_nobody() { usize::MAX } else { fills.slice };
         let (object, members) = (sealed.object(), &sealed.members);
-        if spread_is_coded(&sealed.spread) {
+        let is_coded = is_coded(&sealed.spread.layout);
+        if is_coded {
             // What goes forward goes over what is not there at enough of them.
             self.in_time(self.data().flush(members.iter().map(peer))).await?;
         }
@@ -305,14 +306,17 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let is_filled = |rank: usize| sealed.fills.get(rank).copied().unwrap_or(false);
         let is_sound = |(rank, _): &(usize, &Object)| !lacked.contains(rank) && !is_filled(*rank);
         let end = found.iter().enumerate().filter(is_sound).map(|(_, object)| object.end).max();
-        if let Some(end) = end
+        if let Some(end) = end.filter(|_| !is_coded)
             && found.iter().any(|object| object.end > end)
         {
             let grant = self.grant_to_all(&sealed).await?;
-            self.in_time(self.data().hole_at_members(&grant, end..u64::MAX)).await?;
+            self.in_time(self.data().hole(&grant, end..u64::MAX)).await?;
             found = self.seal_at(members, object, fence).await?;
         }
-        if !fills.is_nobody() || doubting.iter().any(Option::is_some) {
+        if is_coded {
+            found = self.cut_behind(&sealed, found).await?;
+        }
+        if !fills.is_nobody() || is_coded || doubting.iter().any(Option::is_some) {
             self.in_time(self.data().flush(members.iter().map(peer))).await?;
             self.trust(&sealed, &doubting).await?;
         }
@@ -422,6 +426,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.leave_out(ino, (&members, away | fills.ranks), Some(fence)).await?;
         }
         self.tell_keys(&members).await;
+        self.data().is_decided(ino.0, fence);
         Ok(Sealed { spread, members, fills: filled, fence })
     }
 
@@ -491,8 +496,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         room: &mut usize,
     ) -> Result<BTreeSet<usize>> {
         // What lies behind a truncation that is to be carried out goes.
-        let strip = STRIP * sealed.spread.layout.data_units();
-        let cut = sealed.spread.cut.map_or(u64::MAX, |cut| cut.div_ceil(strip));
+        let cut = ends_at(&sealed.spread).map_or(u64::MAX, |end| end.div_ceil(STRIP));
         let strips = pages.iter().flatten().map(|claim| claim.strip);
         let strips = strips.filter(|strip| *strip < cut && last.is_none_or(|last| *strip <= last));
         let mut told: Vec<Vec<Decided>> = vec![Vec::new(); pages.len()];
@@ -544,6 +548,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let each = strips.values().map(|strip| async move {
             let start = strip.number.checked_mul(STRIP).ok_or(Errno::EIO)?;
             let whole = start..start.checked_add(STRIP).ok_or(Errno::EIO)?;
+            // Rows of stripes are the same at all of them, also behind what its sources have.
+            let longest = found.iter().map(|object| object.end).max().unwrap_or(0);
             let sources = found.iter().zip(&sealed.members).enumerate();
             let sources = sources.filter(|(rank, _)| strip.sources >> rank & 1 == 1);
             let (ends, sources): (Vec<u64>, Vec<Coordinate>) =
@@ -553,8 +559,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 return self.in_time(self.data().hole_at_members(grant, whole)).await;
             }
             let source = Grant { nodes: sources, ..grant.clone() };
-            if spread_is_coded(&sealed.spread) {
-                let mended = self.data().mend((&source, grant), strip.number, there - start);
+            if is_coded(&sealed.spread.layout) {
+                let rows = longest.min(whole.end) - start;
+                let mended = self.data().mend((&source, grant), strip.number, rows);
                 return self.in_time(mended).await;
             }
             let len = usize::try_from(there - start).map_err(|_| Errno::EIO)?;
@@ -575,8 +582,10 @@ pub(crate) fn is_told(claim: &Claim) -> bool {
     claim.pending.is_some() || claim.stable != Version::default()
 }
 
-fn spread_is_coded(spread: &Spread) -> bool {
-    spread.layout.strategy == Strategy::Parity
+/// Where what members have of a file ends that anybody was answered: what a truncation that is to
+/// be carried out, or a file's size, says.
+fn ends_at(spread: &Spread) -> Option<u64> {
+    if is_coded(&spread.layout) { stripes::ends_at(spread) } else { spread.cut }
 }
 
 /// Behind the last strip of a page that is full its member has said nothing yet.

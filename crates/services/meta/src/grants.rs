@@ -24,6 +24,7 @@ use crate::clients::Who;
 use crate::copies::{Filled, blocks_of};
 use crate::delegations::{Held, InTheWay};
 use crate::nodes::{PATIENCE, first_of};
+use crate::stripes::{is_coded, is_size_known};
 
 /// A number that no client has: all are others to it. The server's own.
 pub(crate) const NOBODY: u64 = Who::NOBODY.client;
@@ -70,6 +71,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(Errno::EIO | Errno::EAGAIN) => {}
                 left => left?,
             }
+            self.is_durable(ino).await?;
         }
         self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;
@@ -438,18 +440,25 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         // if who wrote told before it answered: what lies behind is a torn piece of what is asked
         // again, or of what failed. Who writes stripes tells always, and these end behind the file.
         let end = found.iter().map(|object| object.end).max().unwrap_or(0);
-        let is_coded = spread.layout.strategy == Strategy::Parity;
-        let is_torn = spread.tells && end > spread.attr.size || is_coded && end > 0;
+        let is_coded = is_coded(&spread.layout);
+        let is_torn = match is_coded {
+            true => is_size_known(&spread) && end > 0,
+            false => spread.tells && end > spread.attr.size,
+        };
         let torn = is_torn.then_some(spread.attr.size);
         let was_cut = self.finish_cut(&spread, spread.cut.or(torn), fence).await?;
         if was_cut {
             found = self.seal_at(&self.nodes_of(&spread), ino.0, fence).await?;
         }
+        let end = found.iter().map(|object| object.end).max().unwrap_or(0);
+        let end = match is_coded {
+            true if is_size_known(&spread) || was_cut => 0,
+            true => self.end_of_stripes(&spread, fence, end).await?,
+            false => end,
+        };
         let change = self.changes().exclusive(ino).await;
         let blocks = blocks_of(&spread.layout, &found);
         let known = self.volume().spread(ino).await.map_or(spread.attr, |spread| spread.attr);
-        let ends = found.iter().filter(|_| !is_coded).map(|object| object.end);
-        let end = ends.max().unwrap_or(0);
         if was_cut {
             self.volume().holed(ino).await?;
         }

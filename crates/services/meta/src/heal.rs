@@ -178,6 +178,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let ranks = back & spread.lacking;
         let filled = Spread { lacking: spread.lacking & !ranks, ..spread };
         let fence = self.delegations().raise(ino)?;
+        self.empty_joiners(&filled, fence, &joiners).await?;
         let fills = Filled { ranks, joiners: &joiners, slice, without: None };
         let (_, filled) = self.make_equal(filled, fence, fills).await?;
         let change = self.changes().exclusive(ino).await;
@@ -185,6 +186,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return Err(Errno::EAGAIN);
         }
         let left = self.lies_by(&placement, &filled, &joiners).await?;
+        self.chores().has_joined(ino);
         drop(change);
         if !left.is_empty() {
             self.forget_at(&left, ino).await;

@@ -5,15 +5,22 @@
 
 use std::collections::BTreeSet;
 
-use outboard_base::{Ino, Result};
+use outboard_base::task::join_all;
+use outboard_base::{Errno, Ino, Result};
+use outboard_dfs::member_end;
 use outboard_flow::Net;
 use outboard_kv::Kv;
+use outboard_kvfs::spread::Spread;
 use outboard_medium::Medium;
-use outboard_wire::shared::call::{Claim, Grant, Mode, Version};
+use outboard_wire::shared::call::{Call, Claim, Grant, Layout, Mode, Object, Reply, Version};
+use outboard_wire::shared::{Coordinate, Strategy};
 
 use crate::Meta;
 use crate::bytes::{Beside, errno};
-use crate::copies::{STRIP, is_told};
+use crate::copies::{STRIP, Sealed, is_told, peer};
+use crate::delegations::Held;
+use crate::grants::NOBODY;
+use crate::nodes::QUICK;
 
 /// The newest version that one has stable, or that all have pending who tell anything, if `k` have
 /// it; and who has it. With `any` it need not be known to have been done: then the newest that `k`
@@ -39,7 +46,106 @@ pub(crate) fn decide(k: usize, voters: &[(usize, &Claim)], any: bool) -> Option<
     is_fresh.then(|| (Version::default(), 0))
 }
 
+/// Whether a file lies as stripes.
+pub(crate) fn is_coded(layout: &Layout) -> bool {
+    layout.strategy == Strategy::Parity
+}
+
+/// Whether the volume knows how long a file is: who writes stripes tells before it answers, but of
+/// a server's loss of power, and of metadata from a backup, it may not know.
+pub(crate) fn is_size_known(spread: &Spread) -> bool {
+    !spread.writing || spread.tells
+}
+
+/// Where what members have of a file with parities ends of which anybody was answered.
+pub(crate) fn ends_at(spread: &Spread) -> Option<u64> {
+    let size = is_size_known(spread).then_some(spread.attr.size);
+    let end = size.into_iter().chain(spread.cut).min()?;
+    Some(member_end(&spread.layout, end))
+}
+
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
+    /// Stripes of which nobody was answered anything go; what members hold then.
+    pub(crate) async fn cut_behind(
+        &self,
+        sealed: &Sealed,
+        found: Vec<Object>,
+    ) -> Result<Vec<Object>> {
+        let end = ends_at(&sealed.spread).unwrap_or(u64::MAX);
+        if found.iter().all(|object| object.end <= end) {
+            return Ok(found);
+        }
+        let grant = self.grant_to_all(sealed).await?;
+        self.in_time(self.data().hole_at_members(&grant, end..u64::MAX)).await?;
+        self.seal_at(&sealed.members, sealed.spread.attr.ino.0, grant.capability.fence).await
+    }
+
+    /// A file is to be granted to a writer under a fence of its own: what members have of it is
+    /// durable, so that it can be gone over, and none of them has lost anything.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it is to be resolved before.
+    pub(crate) async fn is_durable(&self, ino: Ino) -> Result<()> {
+        let spread = self.volume().spread(ino).await?;
+        let is_fresh = spread.attr.size == 0 && spread.attr.blocks == 0;
+        if !is_coded(&spread.layout) || is_fresh {
+            return Ok(());
+        }
+        let members = self.nodes_of(&spread);
+        let call = Call::Doubts { object: ino.0 };
+        let all_trust = async || {
+            let asked = members.iter().map(|member| self.ask(peer(member), &call, QUICK));
+            let answers = join_all(asked.collect()).await;
+            answers.into_iter().all(|answer| answer == Ok(Reply::Done))
+        };
+        // One that does not answer is not waited for; one that lost power meanwhile doubts.
+        let is_it = all_trust().await
+            && self.in_time(self.data().flush(members.iter().map(peer))).await.is_ok()
+            && all_trust().await;
+        if is_it {
+            return Ok(());
+        }
+        self.delegations().must_resolve(ino);
+        Err(Errno::EAGAIN)
+    }
+
+    /// Where a file ends whose size the volume does not know, by what its members have.
+    pub(crate) async fn end_of_stripes(
+        &self,
+        spread: &Spread,
+        fence: u64,
+        end: u64,
+    ) -> Result<u64> {
+        let Some(last) = end.checked_sub(1) else { return Ok(0) };
+        let held = Held { mode: Mode::Write, fence };
+        let grant = self.grant_of(NOBODY, spread, held).await?;
+        self.in_time(self.data().end_in(&grant, last / STRIP)).await
+    }
+
+    /// Who joins a file with parities, to have a unit of it from now on, has no other: what it has
+    /// of a try under another map, or from a time before, goes. Under this seal.
+    pub(crate) async fn empty_joiners(
+        &self,
+        spread: &Spread,
+        fence: u64,
+        joiners: &[Coordinate],
+    ) -> Result<()> {
+        let ino = spread.attr.ino;
+        let is_new = |one: &&Coordinate| self.chores().joins(ino, one.node) != Some(one.unit);
+        let new: Vec<Coordinate> = joiners.iter().filter(is_new).copied().collect();
+        if new.is_empty() || !is_coded(&spread.layout) {
+            return Ok(());
+        }
+        self.seal_at(&new, ino.0, fence).await?;
+        let held = Held { mode: Mode::Write, fence };
+        let grant = self.grant_at(NOBODY, spread, held, new.clone()).await?;
+        self.in_time(self.data().hole_at_members(&grant, 0..u64::MAX)).await?;
+        for one in new {
+            self.chores().joined(ino, one.node, one.unit);
+        }
+        Ok(())
+    }
+
     /// The first stripe of a file whose parities are not those of its data, up to where a member
     /// has rows.
     pub(crate) async fn wrong_stripe(&self, ino: Ino, end: u64) -> Result<Option<u64>> {

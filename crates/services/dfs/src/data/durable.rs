@@ -49,7 +49,7 @@ impl<N: Net> Data<N> {
     ///
     /// # Errors
     /// [`DataError`].
-    pub(crate) async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
+    async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         // Of stripes no more than what none of those who have them can lose.
         let sequence = match is_coded(grant) {
@@ -95,10 +95,12 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`].
     pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
-        let mut nodes = self.nodes(grant);
         if is_coded(grant) {
-            return self.flush_stripes(grant, &nodes).await;
+            self.flush_stripes(grant).await?;
+            return self.settle(grant).await;
         }
+        self.settle(grant).await?;
+        let mut nodes = self.nodes(grant);
         if !is_redundant(grant) {
             // Where it lay when it was written, too: nobody else knows whether that was lost.
             nodes.extend(self.unsynced.of(grant.capability.object));
@@ -146,6 +148,12 @@ impl<N: Net> Data<N> {
             }
         });
         try_join_abreast(ABREAST, each).await
+    }
+
+    /// An object is had under another fence than before, and what became of what failed was, or is
+    /// to be, decided.
+    pub fn is_decided(&self, object: u64, fence: u64) {
+        self.versions.is_decided(object, fence);
     }
 
     /// A file goes on with these members: what others acknowledged of it they may never flush.

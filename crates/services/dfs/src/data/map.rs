@@ -123,6 +123,7 @@ impl<N: Net> Data<N> {
         let rows_from = first.saturating_mul(UNIT);
         let (_, _, rows) = self.ask_map(grant, first, rows_from, most).await?;
         let is_all = rows.len() < most;
+        // Of the last one that was told not all rows are known.
         let end = rows.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end / UNIT);
         let known = end.saturating_mul(stripe_len(grant));
         Ok((runs_of_file(grant.layout.data_units(), &rows, from), known))
@@ -133,8 +134,18 @@ impl<N: Net> Data<N> {
     /// # Errors
     /// [`DataError`].
     pub async fn next_data(&self, grant: &Grant, from: u64) -> Result<Option<u64>, DataError> {
-        let (runs, _) = self.map(grant, from, 1).await?;
-        Ok(runs.first().map(|run| run.start.max(from)))
+        let mut at = from;
+        loop {
+            let (runs, known) = self.map(grant, at, 1).await?;
+            if let Some(run) = runs.first() {
+                return Ok(Some(run.start.max(from)));
+            }
+            // Of stripes those may all lie before it.
+            if known <= at || known == u64::MAX {
+                return Ok(None);
+            }
+            at = known;
+        }
     }
 
     /// The first byte at or behind `from` that is no data; `end` if there is none before.

@@ -18,9 +18,9 @@ use outboard_base::task::try_join_abreast;
 use outboard_codec::crc32c;
 use outboard_codec::erasure::{Code, Error, Field};
 use outboard_flow::Net;
-use outboard_wire::shared::call::{Call, Grant, Layout, Reply, STRIP_MIN};
+use outboard_wire::shared::call::{Call, Grant, Layout, Mode, Reply, STRIP_MIN};
 use outboard_wire::shared::{
-    Answer, Coordinate, Coordinates, HoleHead, MEMBERS_MAX, Peer, ReadHead, Reason, Role, Strategy,
+    Answer, Coordinate, Coordinates, HoleHead, MEMBERS_MAX, ReadHead, Reason, Role, Strategy,
     Target, WriteHead,
 };
 
@@ -31,6 +31,9 @@ use super::{ABREAST, Data, DataError, PAUSE, bears, heads, places};
 pub(super) const UNIT: u64 = STRIP_MIN as u64;
 /// The same, in memory.
 const UNIT_LEN: usize = STRIP_MIN as usize;
+/// Bytes that a node writes at once. Of units whole ones are written: then a damaged one is mended
+/// by what goes over it.
+const GRAIN: u64 = 8 << 10;
 /// What zeros are written from.
 static ZEROS: [u8; UNIT_LEN] = [0; UNIT_LEN];
 
@@ -47,11 +50,10 @@ pub(super) fn stripe_len(grant: &Grant) -> u64 {
 /// Where what a member has of a redundant file of so many bytes ends at most.
 #[must_use]
 pub fn member_end(layout: &Layout, size: u64) -> u64 {
-    if layout.strategy != Strategy::Parity {
-        return size;
+    match layout.strategy {
+        Strategy::Parity => size.div_ceil(layout.data_units() * UNIT).saturating_mul(UNIT),
+        _ => size,
     }
-    let stripe = layout.data_units() * UNIT;
-    (size / stripe).saturating_mul(UNIT).saturating_add((size % stripe).min(UNIT))
 }
 
 /// Whether a grant's nodes can be those of a file with parities: each has a unit of it, and enough
@@ -121,10 +123,11 @@ fn parts<'a>(k: u64, runs: &[(u64, &'a [u8])]) -> Result<BTreeMap<u64, Part<'a>>
             let from = usize::try_from(chunk.at - start).unwrap_or(usize::MAX);
             let to = from.saturating_add(len_of(&chunk.rows));
             let piece = bytes.get(from..to).unwrap_or_default();
-            let fresh = || Part { rows: chunk.rows.clone(), pieces: Vec::new() };
+            let rows = chunk.rows.start / GRAIN * GRAIN..chunk.rows.end.next_multiple_of(GRAIN);
+            let fresh = || Part { rows: rows.clone(), pieces: Vec::new() };
             let part = parts.entry(chunk.stripe).or_insert_with(fresh);
             let (start, end) = (part.rows.start, part.rows.end);
-            part.rows = start.min(chunk.rows.start)..end.max(chunk.rows.end);
+            part.rows = start.min(rows.start)..end.max(rows.end);
             part.pieces.push((chunk.unit, chunk.rows.start, piece));
         }
     }
@@ -224,7 +227,7 @@ impl<N: Net> Data<N> {
     ) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         if !self.versions.is_durable(object, fence, stripe) {
-            self.flush_stripes(grant, &self.nodes(grant)).await?;
+            self.flush_stripes(grant).await?;
         }
         let begun = self.versions.begin_write(object, fence, stripe)?;
         let offset = stripe.checked_mul(UNIT).and_then(|start| start.checked_add(from));
@@ -254,11 +257,19 @@ impl<N: Net> Data<N> {
             let (answer, _) = self.ask(peer, &heads, bytes).await?;
             self.unsynced.wrote(peer, object, answer.boot, bears(grant));
             self.takes(grant, peer, &answer, false);
-            Ok::<(), DataError>(())
+            self.is_in_boot(grant, member.node, answer.boot)
         });
         try_join_abreast(MEMBERS_MAX, each).await?;
         begun.done();
         Ok(())
+    }
+
+    /// A member is in the boot in which it acknowledged all else: else it may have lost that, and
+    /// it is to be decided what there is.
+    fn is_in_boot(&self, grant: &Grant, node: u16, boot: u64) -> Result<(), DataError> {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let is_it = self.versions.is_in_boot(object, fence, node, boot);
+        if is_it { Ok(()) } else { Err(DataError::Undecided) }
     }
 
     pub(super) async fn read_chunks(
@@ -339,7 +350,8 @@ impl<N: Net> Data<N> {
         (stripe, unit): (u64, u8),
         rows: &Range<u64>,
     ) -> Result<Said, DataError> {
-        if self.versions.has_failed(grant.capability.object, grant.capability.fence) {
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        if grant.mode == Mode::Write && self.versions.has_failed(object, fence) {
             return Err(DataError::Undecided);
         }
         let now = self.net.now();
@@ -426,12 +438,26 @@ impl<N: Net> Data<N> {
         self.hole_at_members(grant, whole.saturating_mul(UNIT)..u64::MAX).await
     }
 
+    /// Whether there is nothing but zeros, of which no others need be written.
+    async fn is_zero(&self, grant: &Grant, range: Range<u64>) -> Result<bool, DataError> {
+        for chunk in chunks(grant.layout.data_units(), range) {
+            let bytes = self.read_chunks(grant, chunk.at, len_of(&chunk.rows)).await?;
+            if bytes.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     async fn zero(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
         let (mut at, k) = (range.start, grant.layout.data_units());
         while at < range.end {
             let (runs, known) = self.runs(grant, at).await?;
             let within = runs.into_iter().map(|run| run.start.max(at)..run.end.min(range.end));
             for run in within.filter(|run| run.start < run.end) {
+                if self.is_zero(grant, run.clone()).await? {
+                    continue;
+                }
                 let pieces: Vec<(u64, &[u8])> = chunks(k, run)
                     .map(|chunk| (chunk.at, ZEROS.get(..len_of(&chunk.rows)).unwrap_or_default()))
                     .collect();
@@ -451,13 +477,13 @@ impl<N: Net> Data<N> {
     /// [`DataError`]; then it is not known where it is.
     pub async fn hole_at_members(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
         if !is_coded(grant) {
-            return self.hole(grant, range).await;
+            return self.change(grant, range, false).await;
         }
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         let strips = range.start / UNIT..range.end.div_ceil(UNIT);
         let _alone = self.strips.exclusive_on(Ino(object), places(strips.clone())).await;
         if !self.versions.is_all_durable(object, fence) {
-            self.flush_stripes(grant, &self.nodes(grant)).await?;
+            self.flush_stripes(grant).await?;
         }
         let begun = self.versions.begin(object, fence, strips)?;
         let hole = HoleHead {
@@ -485,20 +511,14 @@ impl<N: Net> Data<N> {
 
     /// What members have acknowledged of a file becomes durable; [`DataError::Undecided`] if one
     /// does not answer, or has lost what it had.
-    pub(super) async fn flush_stripes(
-        &self,
-        grant: &Grant,
-        members: &[Peer],
-    ) -> Result<(), DataError> {
+    pub(super) async fn flush_stripes(&self, grant: &Grant) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         let mark = self.versions.mark(object, fence);
-        let each = members.iter().map(|peer| async move {
-            let before = self.unsynced.boot(*peer);
-            let patience = Patience::OnceFor(object);
-            let replies = self.call(std::iter::once(*peer), Call::Flush, patience).await?;
+        let each = grant.nodes.iter().map(|member| async move {
+            let (peer, patience) = (self.know(grant, member), Patience::OnceFor(object));
+            let replies = self.call(std::iter::once(peer), Call::Flush, patience).await?;
             match replies.first() {
-                Some(Reply::Number(boot)) if before.is_none_or(|before| before == *boot) => Ok(()),
-                Some(Reply::Number(_)) => Err(DataError::Undecided),
+                Some(Reply::Number(boot)) => self.is_in_boot(grant, member.node, *boot),
                 _ => Err(DataError::Medium),
             }
         });
@@ -509,8 +529,8 @@ impl<N: Net> Data<N> {
 }
 
 impl<N: Net> Data<N> {
-    /// Rows of a stripe as those have them who are in `sources`, written to all of `grant`: what
-    /// who decides does with a stripe that some of them lack.
+    /// The first rows of a stripe as those have them who are in `sources`, written to all of
+    /// `grant`: what who decides does with a stripe that some of them lack.
     ///
     /// # Errors
     /// [`DataError`]; then it is not known who has it.
@@ -523,11 +543,25 @@ impl<N: Net> Data<N> {
         let object = grant.capability.object;
         self.can_remember(object, &self.nodes(grant)).await?;
         let _alone = self.strips.exclusive_on(Ino(object), places(stripe..stripe + 1)).await;
+        let rows = rows.next_multiple_of(GRAIN).min(UNIT);
         let mut units = Vec::new();
         for unit in 0..grant.capability.k {
-            units.push(self.rows_of(sources, (stripe, unit), 0..rows.min(UNIT)).await?);
+            units.push(self.rows_of(sources, (stripe, unit), 0..rows).await?);
         }
         self.put_rows(grant, stripe, 0, &encoded(grant, units)?).await
+    }
+
+    /// Where the bytes of a file end that are not zero, if its members end within this stripe: of a
+    /// file of which nobody knows better how long it is.
+    ///
+    /// # Errors
+    /// [`DataError`].
+    pub async fn end_in(&self, grant: &Grant, stripe: u64) -> Result<u64, DataError> {
+        let start = stripe.saturating_mul(stripe_len(grant));
+        let len = usize::try_from(stripe_len(grant)).map_err(|_| DataError::Medium)?;
+        let bytes = self.read_chunks(grant, start, len).await?;
+        let last = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        Ok(start.saturating_add(last as u64))
     }
 
     /// Whether the parities of a stripe are those of its data; all its members are asked.
@@ -562,15 +596,17 @@ pub(super) fn runs_of_file(k: u64, rows: &[Range<u64>], from: u64) -> Vec<Range<
             for unit in 0..k {
                 let chunk = stripe.saturating_mul(k).saturating_add(unit).saturating_mul(UNIT);
                 let start = chunk.saturating_add(at % UNIT);
-                let piece = start..start.saturating_add(end - at);
-                match all.last_mut().filter(|last| last.end == piece.start) {
-                    Some(last) => last.end = piece.end,
-                    None => all.push(piece),
-                }
+                all.push(start..start.saturating_add(end - at));
             }
             at = end;
         }
     }
+    all.sort_unstable_by_key(|run| run.start);
+    all.dedup_by(|next, last| {
+        let is_next = next.start == last.end;
+        last.end = if is_next { next.end } else { last.end };
+        is_next
+    });
     all.retain(|run| run.end > from);
     all
 }

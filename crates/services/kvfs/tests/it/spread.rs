@@ -267,7 +267,10 @@ fn a_layout_is_set_by_owners_before_there_are_bytes() {
     assert_eq!(set_layout(&owner, ino, ring), Err(Errno::EINVAL), "nor now");
     set_layout(&owner, ino, Layout { k: 2, ..ring }).unwrap();
     let parity = Layout { strategy: Strategy::Parity, k: 2, m: 1, ..layout(1) };
-    assert_eq!(set_layout(&owner, ino, parity), Err(Errno::EOPNOTSUPP), "not by these nodes");
+    assert_eq!(set_layout(&owner, ino, parity), Err(Errno::EINVAL), "it takes three nodes");
+    volume.lies_on(3, 0);
+    set_layout(&owner, ino, parity).unwrap();
+    assert_eq!(layout_of(&volume, ino).map(|layout| (layout.k, layout.m)), Some((2, 1)));
     set_layout(&owner, ino, Layout { group: 63, ..layout(2) }).unwrap();
     block_on(volume.begin_writing(ino, 7, false)).unwrap();
     assert_eq!(set_layout(&owner, ino, layout(1)), Err(Errno::EBUSY), "bytes may be there");

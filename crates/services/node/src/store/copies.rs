@@ -59,14 +59,16 @@ enum Due {
     Lacks(Claim),
 }
 
-/// What is here of a strip.
+/// What is here of a strip. What holds nothing, as a cut took it away, is as one that never was.
 fn claim(entry: Option<&Entry>, index: u64) -> Claim {
     let strip = entry.and_then(|entry| entry.strips.get(&index));
     let pending = strip.and_then(|strip| strip.pending.as_ref());
     let taken = |version, epoch| Taken { version, epoch };
+    let last = entry.map_or_else(Version::default, |entry| entry.last(index));
+    let is_told = pending.is_none() || strip.is_some_and(Strip::holds_any);
     Claim {
         strip: index,
-        stable: entry.map_or_else(Version::default, |entry| entry.last(index)),
+        stable: if is_told { last } else { Version::default() },
         pending: pending.map(|pending| taken(pending.version, pending.epoch)),
     }
 }

@@ -75,6 +75,22 @@ fn copies_are_right_and_come_to_an_end_whatever_breaks() {
     assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
 }
 
+/// Files lie as stripes of two data units and a parity: what one node lost the others have.
+fn stripes() -> Way {
+    Way { copies: Some(Strategy::Parity), ..Way::default() }
+}
+
+#[test]
+fn stripes_are_right_and_come_to_an_end_whatever_breaks() {
+    let runs = seeds::run(0..SEEDS, |seed| walk(seed, stripes()));
+    if runs.is_alone {
+        return;
+    }
+    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
+    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
+    assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
+}
+
 /// Nodes come and go, and files are moved: of one copy, and of two.
 fn moving(seed: u64) -> Way {
     let copies = (!seed.is_multiple_of(3)).then(|| copies(seed).copies).flatten();
@@ -104,6 +120,13 @@ fn one_seed() {
 fn one_seed_with_copies() {
     let tells = std::env::var_os("OUTBOARD_SEED").is_some();
     seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..copies(seed) })));
+}
+
+/// The same with stripes.
+#[test]
+fn one_seed_with_stripes() {
+    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
+    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..stripes() })));
 }
 
 /// The same where nodes come and go.

@@ -125,6 +125,11 @@ impl Walk {
         }
     }
 
+    /// The third node is there.
+    fn has_spare(&self) -> bool {
+        self.moves || self.world.members.contains(&SPARE)
+    }
+
     fn moment(&mut self) -> u64 {
         self.moment += 1;
         self.moment
@@ -139,7 +144,7 @@ impl Walk {
         for place in NODES.into_iter().chain([SERVER]) {
             self.world.start(place);
         }
-        if self.moves {
+        if self.has_spare() {
             self.world.start(SPARE);
         }
         for at in 0..FILES {

@@ -14,7 +14,7 @@ pub(crate) struct Way {
     pub(crate) harsh: bool,
     /// Hosts go on by themselves while their DPU sides are stopped or away.
     pub(crate) apart: bool,
-    /// Both nodes have a copy of each file, passed on like this.
+    /// Both nodes have a copy of each file, passed on like this; or three have stripes of it.
     pub(crate) copies: Option<Strategy>,
     /// Nodes come and go.
     pub(crate) moves: bool,

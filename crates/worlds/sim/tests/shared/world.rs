@@ -96,6 +96,8 @@ pub(crate) struct World {
     pub(crate) kept: Option<Vec<(usize, Change)>>,
     planted: Option<Planted>,
     copies: Option<Strategy>,
+    /// The nodes that files lie on at first.
+    pub(crate) members: Vec<usize>,
     mtu: usize,
     sealed: bool,
     pub(crate) is_told: bool,
@@ -157,6 +159,10 @@ impl World {
             kept: None,
             planted: way.planted,
             copies: way.copies,
+            members: match way.copies {
+                Some(Strategy::Parity) => NODES.into_iter().chain([SPARE]).collect(),
+                _ => NODES.to_vec(),
+            },
             mtu,
             sealed,
             is_told: false,
@@ -259,7 +265,8 @@ impl World {
         let net = self.conversations(SERVER, (me, address), Takes(None));
         let life = self.chooser.below(u64::MAX >> 1) + 1;
         let (strategy, k) = self.copies.map_or((Strategy::Single, 1), |strategy| (strategy, 2));
-        let layout = Layout { strategy, k, m: 0, width: 2, strip: 65536, group: 0 };
+        let m = u8::from(strategy == Strategy::Parity);
+        let layout = Layout { strategy, k, m, width: 2, strip: 65536, group: 0 };
         let options = Options {
             capacity: 64 << 20,
             segment: 1 << 20,
@@ -278,7 +285,7 @@ impl World {
             life,
             boot: disk.boots,
             nodes: NODES.into_iter().chain([SPARE]).map(coordinate).collect(),
-            members: NODES.map(|node| node as u16).to_vec(),
+            members: self.members.iter().map(|node| *node as u16).collect(),
             ..MetaOptions::default()
         };
         let twice = Twice::new(&net);

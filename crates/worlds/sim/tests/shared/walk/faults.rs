@@ -55,7 +55,7 @@ impl Walk {
             let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
             let shortest = if harsh { 9 } else { 0 };
             let long = Duration::from_millis(10 << (shortest + self.below(12 - shortest)));
-            let places = if self.moves { 6 } else { 5 };
+            let places = if self.has_spare() { 6 } else { 5 };
             let place = self.below(places as u64) as usize;
             let other = (place + 1 + self.below(places as u64 - 1) as usize) % places;
             for (host, client) in CLIENTS.into_iter().enumerate() {
@@ -147,8 +147,8 @@ impl Walk {
             let is_node = place != SERVER;
             self.dark.extend(is_node.then_some(place));
             self.counts.power += 1;
-            if is_node && self.has_copies && self.dark.len() < NODES.len() {
-                // The other has it all.
+            if is_node && self.has_copies && self.dark.len() < 2 {
+                // The others have it all.
                 return;
             }
             let Losses { nodes, server } = &mut self.losses;
