@@ -12,6 +12,8 @@
 //! - `copies`: files with three copies while a node is stopped, then two of three, and while nodes
 //!   are killed: writes go on, what was answered is read from whoever is left, and in the end all
 //!   have all;
+//! - `stripes`: the same of files of three units of data and two parities on five nodes, of which
+//!   two are stopped;
 //! - `nodes`: nodes come and go under writers, also while parts are killed, and one is away for so
 //!   long that its copies are made elsewhere;
 //! - `linear`: what threads of two hosts are answered of registers, lists, counters under locks and
@@ -39,7 +41,7 @@ use std::time::{Duration, Instant};
 use outboard_base::Rng;
 use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
-use outboard_tests::copies::{Away, Writer, filled, holds, mended, spread};
+use outboard_tests::copies::{Away, Writer, filled, holds, lay_out, mended};
 use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::linear::{self, Wanted};
 use outboard_tests::nodes::{HEAL_AFTER, come_and_go};
@@ -48,7 +50,7 @@ use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|copies|nodes|linear|revoked|cut|stopped]...
+shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|revoked|cut|stopped]...
        [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--seed=N]
        [--ensemble=DIRECTORY] [--base=DIRECTORY]
@@ -147,7 +149,7 @@ fn run(options: &Options) -> Result<()> {
             let is_again = options.caches.first().is_some_and(|first| first != cache);
             if !options.wants(case)
                 || (case == "clients" && cache != "none")
-                || (is_again && ["copies", "nodes"].contains(&case))
+                || (is_again && ["copies", "stripes", "nodes"].contains(&case))
             {
                 continue;
             }
@@ -163,11 +165,12 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 9] = [
+const CASES: [(&str, Case); 10] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
     ("copies", copies),
+    ("stripes", stripes),
     ("nodes", nodes),
     ("linear", linear),
     ("revoked", revoked),
@@ -471,34 +474,62 @@ fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
 /// on without it.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Nodes that have copies are stopped and killed under a writer.
+/// Copies of a file on three nodes.
 fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let cluster = Cluster::up(&place.join("cluster"), 3, false)?;
+    let strategy = if options.seed.is_multiple_of(2) { "ring" } else { "tree" };
+    let away: [&[&str]; 2] = [&["node.1"], &["node.2", "node.3"]];
+    let each: [&[&str]; 3] = [&["node.1"], &["node.2"], &["node.3"]];
+    away_under_a_writer(
+        (options, place, cache),
+        3,
+        &format!("strategy={strategy},k=3"),
+        &away,
+        &each,
+    )
+}
+
+/// Stripes of three units of data and two parities.
+fn stripes(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let away: [&[&str]; 2] = [&["node.1"], &["node.2", "node.3"]];
+    let each: [&[&str]; 3] = [&["node.1", "node.2"], &["node.3", "node.4"], &["node.5", "node.1"]];
+    away_under_a_writer((options, place, cache), 5, "strategy=parity,k=3,m=2", &away, &each)
+}
+
+/// Nodes on which a file lies are stopped, some at a time, and killed under a writer; what it wrote
+/// is read while others are stopped.
+fn away_under_a_writer(
+    (options, place, cache): (&Options, &Path, &str),
+    count: usize,
+    layout: &str,
+    away: &[&[&str]],
+    unread: &[&[&str]],
+) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), count, false)?;
     let mut volume = host(&cluster, place, "host", cache)?;
     let dir = volume.mountpoint().to_owned();
-    spread(&dir, if options.seed.is_multiple_of(2) { "ring" } else { "tree" }, 3)?;
+    lay_out(&dir, layout)?;
     let path = dir.join("file");
     let writer = Writer::begin(&path, options.seed)?;
     writer.goes_on(STALL, "all nodes are there")?;
-    for nodes in [&["node.1"][..], &["node.2", "node.3"]] {
+    for nodes in away {
         let away = Away::stop(&cluster, nodes)?;
         writer.goes_on(STALL, "nodes are stopped")?;
-        let (count, longest) = (nodes.len(), writer.longest());
-        println!("  {count} of three nodes stopped: the longest write took {longest:.1?}");
+        let (stopped, longest) = (nodes.len(), writer.longest());
+        println!("  {stopped} of {count} nodes stopped: the longest write took {longest:.1?}");
         drop(away);
         filled(&cluster)?;
     }
-    for node in ["node.1", "node.2", "node.3"] {
+    for node in 1..=count {
         writer.goes_on(STALL, "nodes come back")?;
-        cluster.kill(node)?;
+        cluster.kill(&format!("node.{node}"))?;
     }
     writer.goes_on(STALL, "nodes were killed")?;
     let (written, answered) = writer.end()?;
     filled(&cluster)?;
-    println!("  {answered} writes answered; all copies have all");
-    for node in ["node.1", "node.2", "node.3"] {
-        let _away = Away::stop(&cluster, &[node])?;
-        holds(&path, &written).map_err(|error| format!("while {node} is stopped: {error}"))?;
+    println!("  {answered} writes answered; all nodes have all");
+    for nodes in unread {
+        let _away = Away::stop(&cluster, nodes)?;
+        holds(&path, &written).map_err(|error| format!("while {nodes:?} stop: {error}"))?;
     }
     cluster.wait()?;
     volume.stop()?;

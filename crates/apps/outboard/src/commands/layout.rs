@@ -22,15 +22,13 @@ pub(crate) fn layout(path: &Path, set: Option<&str>) -> Result<ExitCode, Failure
                 Errno::INVAL => format!(
                     "--set {text} is no layout of this volume; write it as \
                      strategy=single,width=4,strip=64K, or strategy=ring,k=3 for so many copies, \
-                     of which there are no more than nodes"
+                     or strategy=parity,k=3,m=2 for so many units of data and parity; a file \
+                     lies on no more nodes than there are, and 16 at most"
                 ),
                 Errno::BUSY | Errno::NOTEMPTY | Errno::PERM | Errno::ACCESS => format!(
                     "the layout of {at} cannot be set: {error}; it can of a directory of yours, or \
                      of a file that is empty"
                 ),
-                Errno::OPNOTSUPP if text.contains("parity") => {
-                    format!("--set {text} cannot be: nodes do not compute parities yet")
-                }
                 error => not_shared(path, error),
             })
         })?;
