@@ -226,7 +226,8 @@ pub(crate) struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) read_delay: Option<u32>,
 
-    /// What the client of a shared volume does without, for measuring: view, delegations
+    /// What the client of a shared volume does without, for measuring: view, delegations,
+    /// streams
     #[arg(long, value_name = "LIST", hide = true)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) without: Option<String>,
@@ -619,8 +620,9 @@ impl Settings {
             match word {
                 "view" => without.view = true,
                 "delegations" => without.delegations = true,
+                "streams" => without.streams = true,
                 _ => {
-                    let all = "take view, delegations, or both with a comma";
+                    let all = "take view, delegations, streams, or several with commas";
                     return Err(Failure::usage(format!("--without {word} is not known; {all}")));
                 }
             }

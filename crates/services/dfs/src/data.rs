@@ -41,6 +41,7 @@ use outboard_wire::shared::{
 };
 
 use self::durable::Patience;
+use self::stripes::Streams;
 pub use self::stripes::member_end;
 pub(crate) use self::stripes::{is_coded, is_stripe};
 use crate::places::Places;
@@ -98,6 +99,7 @@ pub struct Data<N> {
     versions: Versions,
     unsynced: Unsynced,
     places: Places,
+    streams: Streams,
     /// Nodes refuse all this asks, for good.
     revoked: AtomicBool,
 }
@@ -111,12 +113,22 @@ struct Piece {
 impl<N: Net> Data<N> {
     /// A data path over `net`.
     pub fn new(net: N) -> Data<N> {
+        Data::with(net, Streams::default())
+    }
+
+    /// The same, that has no nodes compute parities, but does so itself.
+    pub(crate) fn without_streams(net: N) -> Data<N> {
+        Data::with(net, Streams::none())
+    }
+
+    fn with(net: N, streams: Streams) -> Data<N> {
         Data {
             net,
             strips: RangeLocks::default(),
             versions: Versions::default(),
             unsynced: Unsynced::default(),
             places: Places::default(),
+            streams,
             revoked: AtomicBool::new(false),
         }
     }
@@ -515,9 +527,6 @@ fn shares(grant: &Grant) -> u64 {
 /// tell versions of copies by their own strips, whatever the layout says.
 #[must_use]
 pub fn strip_len(grant: &Grant) -> u64 {
-    if is_coded(grant) {
-        return stripes::stripe_len(grant);
-    }
     let strip = if is_redundant(grant) { STRIP_MIN } else { grant.layout.strip };
     u64::from(strip.clamp(1, DATA_MAX))
 }

@@ -57,7 +57,7 @@ impl<N: Net> Inner<N> {
             if let Ok(grant) = &granted {
                 self.data.goes_on(grant);
                 if asking.continues.is_some_and(|before| grant.capability.fence > before) {
-                    self.data.is_decided(ino.0, grant.capability.fence);
+                    self.data.begins_anew(ino.0, grant.capability.fence);
                 }
             }
             match granted {
@@ -163,6 +163,7 @@ impl<N: Net> Inner<N> {
         let is_ours = capability.object == ino.0
             && capability.client == self.options.client
             && capability.volume == self.options.volume
+            && capability.strategy == layout.strategy
             && grant.attr.ino == ino;
         if grant.mode < mode || !strip_fits || !is_ours || grant.nodes.is_empty() {
             return Err(Errno::EPROTO);
@@ -217,7 +218,7 @@ impl<N: Net> Inner<N> {
             };
             let grant = self.regrant(ino, asking.mode, fence).await?;
             self.data.goes_on(&grant);
-            self.data.is_decided(ino.0, grant.capability.fence);
+            self.data.begins_anew(ino.0, grant.capability.fence);
             asking.granted(grant, lapse);
         }
     }

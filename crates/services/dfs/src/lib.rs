@@ -91,6 +91,8 @@ pub struct Without {
     pub view: bool,
     /// A delegation is not kept: given back after each use.
     pub delegations: bool,
+    /// Nodes do not compute parities: the client does, and brings each its unit.
+    pub streams: bool,
 }
 
 /// How long a change is kept before it is told unasked.
@@ -157,7 +159,7 @@ impl<N: Net> Dfs<N> {
         Dfs(Arc::new(Inner {
             options,
             without,
-            data: Data::new(net),
+            data: if without.streams { Data::without_streams(net) } else { Data::new(net) },
             lease: Lease::default(),
             table: Table::default(),
             handles: Handles::default(),

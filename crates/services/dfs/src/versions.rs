@@ -34,7 +34,8 @@ struct Object {
     peak: u32,
     /// The last acknowledged one, of strips.
     strips: BTreeMap<u64, Last>,
-    /// Acknowledgements; those of strips that are not remembered; those before the last flush.
+    /// When the last acknowledgement came; the last of strips that are not remembered; those up to
+    /// this one came before the last flush.
     acks: u64,
     elsewhere: u64,
     flushed: u64,
@@ -56,7 +57,7 @@ struct Object {
 #[derive(Clone, Copy, Debug)]
 struct Last {
     sequence: u32,
-    /// The number of its acknowledgement.
+    /// When it was acknowledged.
     ack: u64,
 }
 
@@ -154,14 +155,16 @@ impl Versions {
 
     fn over(&self, begun: &Begun<'_>) {
         let mut state = self.state();
+        state.clock += 1;
+        let now = state.clock;
         let known = state.objects.get_mut(&begun.object);
         let Some(known) = known.filter(|known| known.fence == begun.fence) else { return };
         if !known.open.remove(&begun.sequence) {
             return;
         }
         let strips = &begun.strips;
-        known.acks += u64::from(begun.is_done);
-        let ack = known.acks;
+        known.acks = if begun.is_done { now } else { known.acks };
+        let ack = now;
         if !begun.is_done {
             let failed = known.failed.map_or(begun.sequence, |failed| failed.min(begun.sequence));
             known.failed = Some(failed);
@@ -229,7 +232,7 @@ impl Versions {
     }
 
     /// What became of an object was decided before this fence was given out.
-    pub(crate) fn is_decided(&self, object: u64, fence: u64) {
+    pub(crate) fn begins_anew(&self, object: u64, fence: u64) {
         let mut state = self.state();
         let (floor_fence, floor) = state.floor;
         let last = if fence > floor_fence { 0 } else { floor };

@@ -139,13 +139,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 return Ok(Some(format!("its copies differ in strip {strip}")));
             }
         }
-        if is_first
-            && spread.layout.strategy == Strategy::Parity
-            && let Some(stripe) = self.wrong_stripe(ino, object.end).await?
-        {
+        if is_first && spread.layout.strategy == Strategy::Parity {
+            let end = object.end.min(member_end(&spread.layout, spread.attr.size));
+            let wrong = match self.wrong_stripe(ino, end).await {
+                Ok(stripe) => {
+                    stripe.map(|stripe| format!("stripe {stripe}: parities of other data"))
+                }
+                Err(errno) => Some(format!("its stripes cannot be read: {errno}")),
+            };
             let again = self.volume().spread(ino).await;
-            if again.is_ok_and(|again| !again.writing && again.attr == spread.attr) {
-                return Ok(Some(format!("the parities of stripe {stripe} are not of its data")));
+            if again.is_ok_and(|again| !again.writing && again.attr == spread.attr)
+                && wrong.is_some()
+            {
+                return Ok(wrong);
             }
         }
         let size_here = |size| member_end(&spread.layout, size);

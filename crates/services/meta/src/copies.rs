@@ -132,7 +132,12 @@ impl Sealed {
         let (voters, all_doubt) = self.voters(claims, doubts);
         if is_coded(&self.spread.layout) {
             let k = self.spread.layout.suffice();
-            let (version, sources) = stripes::decide(k, &voters, all_doubt).ok_or(Errno::EIO)?;
+            let decided = stripes::decide(k, &voters, all_doubt);
+            if decided.is_none() {
+                let ino = self.spread.attr.ino;
+                tracing::error!(%ino, stripe = number, "more of a stripe is lost than it bears");
+            }
+            let (version, sources) = decided.ok_or(Errno::EUCLEAN)?;
             return Ok(Strip { number, version, sources });
         }
         let joined = if all_doubt { u32::MAX } else { EPOCH };
@@ -426,7 +431,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             self.leave_out(ino, (&members, away | fills.ranks), Some(fence)).await?;
         }
         self.tell_keys(&members).await;
-        self.data().is_decided(ino.0, fence);
+        self.data().begins_anew(ino.0, fence);
         Ok(Sealed { spread, members, fills: filled, fence })
     }
 

@@ -71,7 +71,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Err(Errno::EIO | Errno::EAGAIN) => {}
                 left => left?,
             }
-            self.is_durable(ino).await?;
+            self.make_durable(ino).await?;
         }
         self.needs_lease(who)?;
         let change = self.changes().exclusive(ino).await;

@@ -94,7 +94,7 @@ pub(crate) struct Chores {
     /// Files of which a member was not reached, which, and when that was said.
     unreached: BTreeMap<Ino, (u16, Time)>,
     /// Nodes that are given units of files with parities, and which.
-    joined: BTreeMap<(Ino, u16), u8>,
+    joiners: BTreeMap<(Ino, u16), u8>,
     /// Files whose copies could not be filled, and until when that is not tried again.
     later: BTreeMap<Ino, Time>,
     signs_at: Option<Time>,
@@ -157,18 +157,18 @@ impl Chores {
     }
 
     /// Which unit of a file a node was begun to be given in this life of the server, that joins it.
-    pub(crate) fn joins(&self, ino: Ino, node: u16) -> Option<u8> {
-        self.joined.get(&(ino, node)).copied()
+    pub(crate) fn unit_of_joiner(&self, ino: Ino, node: u16) -> Option<u8> {
+        self.joiners.get(&(ino, node)).copied()
     }
 
     /// It is begun to be given that one.
-    pub(crate) fn joined(&mut self, ino: Ino, node: u16, unit: u8) {
-        self.joined.insert((ino, node), unit);
+    pub(crate) fn note_joiner(&mut self, ino: Ino, node: u16, unit: u8) {
+        self.joiners.insert((ino, node), unit);
     }
 
     /// Nobody joins a file any more.
-    pub(crate) fn has_joined(&mut self, ino: Ino) {
-        self.joined.retain(|(of, _), _| *of != ino);
+    pub(crate) fn forget_joiners(&mut self, ino: Ino) {
+        self.joiners.retain(|(of, _), _| *of != ino);
     }
 
     /// Copies of a file cannot be filled now: it is not taken from everybody again at once.

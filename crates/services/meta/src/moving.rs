@@ -26,6 +26,7 @@ use crate::grants::NOBODY;
 use crate::newest::VOLUME;
 use crate::nodes::{PATIENCE, QUICK};
 use crate::placement::Placement;
+use crate::stripes::is_coded;
 
 /// Inodes looked at at a time.
 const LOOK: usize = 1024;
@@ -317,7 +318,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let count = |nodes: &[Coordinate]| {
             nodes.iter().filter(|node| have_all.contains(&node.node)).count()
         };
-        if are_same(&now, &target) || count(&target) < count(&now).max(filled.layout.suffice()) {
+        // Who joins stripes has nothing of another place's.
+        let may_lack =
+            |node: &Coordinate| have_all.contains(&node.node) || !is_coded(&filled.layout);
+        let all_may = without(&target, &now).iter().all(may_lack);
+        if !all_may
+            || are_same(&now, &target)
+            || count(&target) < count(&now).max(filled.layout.suffice())
+        {
             self.volume().set_lacking(ino, filled.lacking).await?;
             return Ok(Vec::new());
         }

@@ -4,6 +4,7 @@
 //! one of them does not suffice for it: what goes forward is what `k` of them have.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result};
@@ -22,8 +23,12 @@ use crate::delegations::Held;
 use crate::grants::NOBODY;
 use crate::nodes::QUICK;
 
-/// The newest version that one has stable, or that all have pending who tell anything, if `k` have
-/// it; and who has it. With `any` it need not be known to have been done: then the newest that `k`
+/// Stripes that are checked before others have the file in between.
+const CHECKED: u64 = 256;
+
+/// The newest version that one has stable, or that all have pending, if `k` have it; and who has
+/// it. (Of copies who tells nothing has no say, as a hole may have taken it away there; stripes have
+/// no holes but behind the end, of which nothing is decided.) With `any` it need not be known to have been done: then the newest that `k`
 /// have. That nothing was written is believed only if nobody has anything stable. `None`: more was
 /// lost than the stripe bears.
 pub(crate) fn decide(k: usize, voters: &[(usize, &Claim)], any: bool) -> Option<(Version, u32)> {
@@ -35,7 +40,7 @@ pub(crate) fn decide(k: usize, voters: &[(usize, &Claim)], any: bool) -> Option<
     for version in versions.into_iter().rev().filter(|version| *version != Version::default()) {
         let is_done = any
             || told.iter().any(|(_, claim)| claim.stable == version)
-            || told.iter().all(|(_, claim)| pends(claim) == Some(version));
+            || voters.iter().all(|(_, claim)| pends(claim) == Some(version));
         let sources = told.iter().filter(|(_, claim)| has(claim, version));
         let sources = sources.fold(0_u32, |all, (rank, _)| all | 1 << rank);
         if is_done && sources.count_ones() as usize >= k {
@@ -85,7 +90,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ///
     /// # Errors
     /// `EAGAIN` if it is to be resolved before.
-    pub(crate) async fn is_durable(&self, ino: Ino) -> Result<()> {
+    pub(crate) async fn make_durable(&self, ino: Ino) -> Result<()> {
         let spread = self.volume().spread(ino).await?;
         let is_fresh = spread.attr.size == 0 && spread.attr.blocks == 0;
         if !is_coded(&spread.layout) || is_fresh {
@@ -99,11 +104,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             answers.into_iter().all(|answer| answer == Ok(Reply::Done))
         };
         // One that does not answer is not waited for; one that lost power meanwhile doubts.
-        let is_it = all_trust().await
-            && self.in_time(self.data().flush(members.iter().map(peer))).await.is_ok()
-            && all_trust().await;
-        if is_it {
-            return Ok(());
+        if all_trust().await {
+            let flushed = self.in_time(self.data().flush(members.iter().map(peer))).await;
+            match all_trust().await {
+                true if flushed.is_ok() => return Ok(()),
+                // It takes long.
+                true => return Err(Errno::EAGAIN),
+                false => {}
+            }
         }
         self.delegations().must_resolve(ino);
         Err(Errno::EAGAIN)
@@ -131,7 +139,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         joiners: &[Coordinate],
     ) -> Result<()> {
         let ino = spread.attr.ino;
-        let is_new = |one: &&Coordinate| self.chores().joins(ino, one.node) != Some(one.unit);
+        let is_new =
+            |one: &&Coordinate| self.chores().unit_of_joiner(ino, one.node) != Some(one.unit);
         let new: Vec<Coordinate> = joiners.iter().filter(is_new).copied().collect();
         if new.is_empty() || !is_coded(&spread.layout) {
             return Ok(());
@@ -141,7 +150,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let grant = self.grant_at(NOBODY, spread, held, new.clone()).await?;
         self.in_time(self.data().hole_at_members(&grant, 0..u64::MAX)).await?;
         for one in new {
-            self.chores().joined(ino, one.node, one.unit);
+            self.chores().note_joiner(ino, one.node, one.unit);
         }
         Ok(())
     }
@@ -149,11 +158,23 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// The first stripe of a file whose parities are not those of its data, up to where a member
     /// has rows.
     pub(crate) async fn wrong_stripe(&self, ino: Ino, end: u64) -> Result<Option<u64>> {
+        let mut from = 0;
+        while from < end.div_ceil(STRIP) {
+            // Others may have the file in between.
+            let to = end.div_ceil(STRIP).min(from.saturating_add(CHECKED));
+            if let Some(wrong) = self.wrong_stripe_of(ino, from..to).await? {
+                return Ok(Some(wrong));
+            }
+            from = to;
+        }
+        Ok(None)
+    }
+
+    async fn wrong_stripe_of(&self, ino: Ino, stripes: Range<u64>) -> Result<Option<u64>> {
         let work = async |grant: &Grant| {
             // What is not there is to be filled, and has been found.
-            let stripes =
-                if grant.nodes.len() == grant.layout.nodes() { end.div_ceil(STRIP) } else { 0 };
-            for stripe in 0..stripes {
+            let is_whole = grant.nodes.len() == grant.layout.nodes();
+            for stripe in stripes.clone().filter(|_| is_whole) {
                 if !self.data().is_encoded(grant, stripe).await.map_err(errno)? {
                     return Ok((Some(stripe), None));
                 }

@@ -99,7 +99,8 @@ impl<N: Net> Data<N> {
             self.flush_stripes(grant).await?;
             return self.settle(grant).await;
         }
-        self.settle(grant).await?;
+        // Who does not hear that keeps what was replaced for longer; what the others have is flushed.
+        let settled = self.settle(grant).await;
         let mut nodes = self.nodes(grant);
         if !is_redundant(grant) {
             // Where it lay when it was written, too: nobody else knows whether that was lost.
@@ -107,7 +108,8 @@ impl<N: Net> Data<N> {
             nodes.sort_unstable();
             nodes.dedup();
         }
-        self.flush_or_give_up(nodes.into_iter(), patience(grant)).await
+        self.flush_or_give_up(nodes.into_iter(), patience(grant)).await?;
+        settled
     }
 
     /// Asks nodes until they reply, or give them up.
@@ -152,8 +154,8 @@ impl<N: Net> Data<N> {
 
     /// An object is had under another fence than before, and what became of what failed was, or is
     /// to be, decided.
-    pub fn is_decided(&self, object: u64, fence: u64) {
-        self.versions.is_decided(object, fence);
+    pub fn begins_anew(&self, object: u64, fence: u64) {
+        self.versions.begins_anew(object, fence);
     }
 
     /// A file goes on with these members: what others acknowledged of it they may never flush.

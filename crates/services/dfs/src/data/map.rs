@@ -12,6 +12,10 @@ use super::{ABREAST, Data, DataError, is_coded, is_redundant, shares};
 
 /// Runs of data that a node is asked for at a time.
 const RUNS: usize = 4096;
+/// Most of them that lie in one strip of a unit.
+const RUNS_OF_STRIP: usize = 4;
+/// Stripes of which it is told at a time where data lies.
+const STRIPES: usize = 1024;
 
 impl<N: Net> Data<N> {
     pub(super) fn takes(&self, grant: &Grant, peer: Peer, answer: &Answer, alone: bool) {
@@ -125,7 +129,12 @@ impl<N: Net> Data<N> {
         let is_all = rows.len() < most;
         // Of the last one that was told not all rows are known.
         let end = rows.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end / UNIT);
-        let known = end.saturating_mul(stripe_len(grant));
+        let end = end.min(first.saturating_add(STRIPES as u64));
+        let is_end = is_all && rows.last().is_none_or(|last| last.end <= end.saturating_mul(UNIT));
+        let known = if is_end { u64::MAX } else { end.saturating_mul(stripe_len(grant)) };
+        let last = end.saturating_mul(UNIT);
+        let rows = rows.into_iter().map(|run| run.start.max(rows_from)..run.end.min(last));
+        let rows: Vec<Range<u64>> = rows.filter(|run| run.start < run.end).collect();
         Ok((runs_of_file(grant.layout.data_units(), &rows, from), known))
     }
 
@@ -136,11 +145,12 @@ impl<N: Net> Data<N> {
     pub async fn next_data(&self, grant: &Grant, from: u64) -> Result<Option<u64>, DataError> {
         let mut at = from;
         loop {
-            let (runs, known) = self.map(grant, at, 1).await?;
+            let most = if is_coded(grant) { RUNS_OF_STRIP + 1 } else { 1 };
+            let (runs, known) = self.map(grant, at, most).await?;
             if let Some(run) = runs.first() {
                 return Ok(Some(run.start.max(from)));
             }
-            // Of stripes those may all lie before it.
+            // Of stripes those may all lie before it, or behind those that were looked at.
             if known <= at || known == u64::MAX {
                 return Ok(None);
             }

@@ -10,8 +10,9 @@
 //! pending at any of them lies over what is durable at all, so `k` have one or the other: a stripe
 //! is written again only once it is durable (R4).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outboard_base::Ino;
 use outboard_base::task::try_join_abreast;
@@ -34,6 +35,8 @@ const UNIT_LEN: usize = STRIP_MIN as usize;
 /// Bytes that a node writes at once. Of units whole ones are written: then a damaged one is mended
 /// by what goes over it.
 const GRAIN: u64 = 8 << 10;
+/// Chunks of zeros that are written at a time.
+const ZEROED: usize = 64;
 /// What zeros are written from.
 static ZEROS: [u8; UNIT_LEN] = [0; UNIT_LEN];
 
@@ -64,9 +67,11 @@ pub(crate) fn is_stripe(grant: &Grant) -> bool {
     let is_unit = |member: &Coordinate| {
         u16::from(member.unit) < u16::from(k) + u16::from(m) && member.role == role(member.unit)
     };
+    let units: BTreeSet<u8> = grant.nodes.iter().map(|member| member.unit).collect();
     code(grant).is_ok()
-        && (grant.layout.k, grant.layout.m) == (k, m)
-        && (usize::from(k)..=MEMBERS_MAX).contains(&grant.nodes.len())
+        && (grant.layout.strategy, grant.layout.k, grant.layout.m) == (Strategy::Parity, k, m)
+        && units.len() >= usize::from(k)
+        && grant.nodes.len() <= MEMBERS_MAX
         && grant.nodes.iter().all(is_unit)
 }
 
@@ -173,6 +178,48 @@ fn encoded(grant: &Grant, mut units: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, DataE
     Ok(units)
 }
 
+/// Stripes that a client has data nodes multiply at a time: half of what each gives it credit for.
+const STREAMS: usize = 32;
+
+/// Stripes that data nodes multiply (NetDFS VI). Of others the parities are computed here: where a
+/// member is away, or one joins, or nodes have enough to do.
+#[derive(Debug)]
+pub(super) struct Streams {
+    most: usize,
+    under_way: AtomicUsize,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams { most: STREAMS, under_way: AtomicUsize::new(0) }
+    }
+}
+
+impl Streams {
+    /// All parities are computed here.
+    pub(super) fn none() -> Streams {
+        Streams { most: 0, ..Streams::default() }
+    }
+
+    fn begin(&self, grant: &Grant) -> Option<Stream<'_>> {
+        let units = (0..u8::MAX).zip(&grant.nodes);
+        let is_whole = grant.nodes.len() == grant.layout.nodes()
+            && units.into_iter().all(|(unit, member)| unit == member.unit);
+        let stream = Stream(&self.under_way);
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        (is_whole && before < self.most).then_some(stream)
+    }
+}
+
+/// A stripe under way.
+struct Stream<'s>(&'s AtomicUsize);
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What a member said of rows of its unit.
 enum Said {
     Bytes(Vec<u8>),
@@ -213,17 +260,17 @@ impl<N: Net> Data<N> {
             units.get_mut(usize::from(unit)).into_iter().for_each(|place| place.clone_from(&bytes));
         }
         part.lay_over(&mut units)?;
-        self.put_rows(grant, stripe, part.rows.start, &encoded(grant, units)?).await
+        self.put_rows(grant, stripe, part.rows.start, units).await
     }
 
-    /// Rows of all units become those, under a version of their own. The caller has the stripe
-    /// alone.
+    /// Rows of all data units become those, and of the parities what belongs to them, under a version
+    /// of their own. The caller has the stripe alone.
     async fn put_rows(
         &self,
         grant: &Grant,
         stripe: u64,
         from: u64,
-        units: &[Vec<u8>],
+        data: Vec<Vec<u8>>,
     ) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         if !self.versions.is_durable(object, fence, stripe) {
@@ -232,36 +279,65 @@ impl<N: Net> Data<N> {
         let begun = self.versions.begin_write(object, fence, stripe)?;
         let offset = stripe.checked_mul(UNIT).and_then(|start| start.checked_add(from));
         let offset = offset.ok_or(DataError::Refused(Reason::Range))?;
-        let none = Coordinates::new(&[]).map_err(|_| DataError::Refused(Reason::Invalid))?;
-        let begun_now = &begun;
-        let each = grant.nodes.iter().map(|member| async move {
+        let stream = self.streams.begin(grant);
+        let units = if stream.is_some() { data } else { encoded(grant, data)? };
+        let parities = if stream.is_some() { self.parities(grant) } else { Vec::new() };
+        let brings = |member: &&Coordinate| stream.is_none() || member.role == Role::Data;
+        let members = if stream.is_some() { &grant.nodes[..] } else { &[] };
+        let head = WriteHead {
+            strategy: if stream.is_some() { Strategy::Parity } else { Strategy::Single },
+            rank: 0,
+            k: if stream.is_some() { grant.capability.k } else { 1 },
+            unit: 0,
+            role: Role::Data,
+            offset,
+            bytes: 0,
+            sequence: begun.sequence,
+            previous: begun.previous,
+            crc: 0,
+            session: 0,
+            number: 0,
+            lane: 0,
+            coordinates: Coordinates::new(members)
+                .map_err(|_| DataError::Refused(Reason::Invalid))?,
+        };
+        let (head, units, settled) = (&head, &units, begun.durable);
+        let each = grant.nodes.iter().filter(brings).map(|member| async move {
             let bytes = units.get(usize::from(member.unit)).map_or(&[][..], Vec::as_slice);
             let write = WriteHead {
-                strategy: Strategy::Single,
-                rank: 0,
-                k: 1,
+                rank: if head.strategy == Strategy::Parity { member.unit } else { 0 },
                 unit: member.unit,
                 role: member.role,
-                offset,
                 bytes: u32::try_from(bytes.len()).map_err(|_| DataError::Refused(Reason::Range))?,
-                sequence: begun_now.sequence,
-                previous: begun_now.previous,
                 crc: crc32c(bytes),
-                session: 0,
-                number: 0,
-                lane: 0,
-                coordinates: none,
+                ..*head
             };
-            let heads = heads(grant, write.bytes, begun_now.durable, Target::Write(write));
+            let heads = heads(grant, write.bytes, settled, Target::Write(write));
             let peer = self.know(grant, member);
             let (answer, _) = self.ask(peer, &heads, bytes).await?;
-            self.unsynced.wrote(peer, object, answer.boot, bears(grant));
             self.takes(grant, peer, &answer, false);
-            self.is_in_boot(grant, member.node, answer.boot)
+            self.has_written(grant, member, answer.boot)
         });
         try_join_abreast(MEMBERS_MAX, each).await?;
+        for (member, boot) in parities {
+            self.has_written(grant, &member, boot)?;
+        }
         begun.done();
         Ok(())
+    }
+
+    /// Members to whom data nodes bring what they multiply, and in which boots they are: their
+    /// answers come by those, and do not say.
+    fn parities(&self, grant: &Grant) -> Vec<(Coordinate, u64)> {
+        let parities = grant.nodes.iter().filter(|member| member.role == Role::Parity);
+        let boot = |peer| self.unsynced.boot(peer).unwrap_or_default();
+        parities.map(|member| (*member, boot(self.know(grant, member)))).collect()
+    }
+
+    fn has_written(&self, grant: &Grant, member: &Coordinate, boot: u64) -> Result<(), DataError> {
+        let peer = self.know(grant, member);
+        self.unsynced.wrote(peer, grant.capability.object, boot, bears(grant));
+        self.is_in_boot(grant, member.node, boot)
     }
 
     /// A member is in the boot in which it acknowledged all else: else it may have lost that, and
@@ -319,9 +395,12 @@ impl<N: Net> Data<N> {
             }
             match (self.computed(grant, (stripe, unit), &rows).await?, own) {
                 (Said::Bytes(bytes), _) => return Ok(bytes),
+                // Its own member was not asked, as it was silent.
+                (_, Said::Nothing) if is_first => {}
                 (Said::Lacks(why), _) | (_, Said::Lacks(why)) => return Err(why),
-                _ => is_first = false,
+                _ => {}
             }
+            is_first = false;
             self.pause(&mut pause).await;
         }
     }
@@ -431,22 +510,11 @@ impl<N: Net> Data<N> {
         let whole = range.start.div_ceil(stripe_len(grant));
         let is_cut = range.end == u64::MAX;
         let written = if is_cut { whole.saturating_mul(stripe_len(grant)) } else { range.end };
-        self.zero(grant, range.start..written).await?;
-        if !is_cut {
-            return Ok(());
+        if is_cut {
+            // First: zeros may take what that gives back.
+            self.hole_at_members(grant, whole.saturating_mul(UNIT)..u64::MAX).await?;
         }
-        self.hole_at_members(grant, whole.saturating_mul(UNIT)..u64::MAX).await
-    }
-
-    /// Whether there is nothing but zeros, of which no others need be written.
-    async fn is_zero(&self, grant: &Grant, range: Range<u64>) -> Result<bool, DataError> {
-        for chunk in chunks(grant.layout.data_units(), range) {
-            let bytes = self.read_chunks(grant, chunk.at, len_of(&chunk.rows)).await?;
-            if bytes.iter().any(|byte| *byte != 0) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.zero(grant, range.start..written).await
     }
 
     async fn zero(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
@@ -455,12 +523,18 @@ impl<N: Net> Data<N> {
             let (runs, known) = self.runs(grant, at).await?;
             let within = runs.into_iter().map(|run| run.start.max(at)..run.end.min(range.end));
             for run in within.filter(|run| run.start < run.end) {
-                if self.is_zero(grant, run.clone()).await? {
-                    continue;
+                let mut pieces: Vec<(u64, &[u8])> = Vec::new();
+                for chunk in chunks(k, run) {
+                    let zeros = ZEROS.get(..len_of(&chunk.rows)).unwrap_or_default();
+                    // What is zero need not be written.
+                    if self.read_chunks(grant, chunk.at, zeros.len()).await? != zeros {
+                        pieces.push((chunk.at, zeros));
+                    }
+                    if pieces.len() >= ZEROED {
+                        self.write_stripes(grant, &pieces).await?;
+                        pieces.clear();
+                    }
                 }
-                let pieces: Vec<(u64, &[u8])> = chunks(k, run)
-                    .map(|chunk| (chunk.at, ZEROS.get(..len_of(&chunk.rows)).unwrap_or_default()))
-                    .collect();
                 self.write_stripes(grant, &pieces).await?;
             }
             if known <= at {
@@ -548,7 +622,7 @@ impl<N: Net> Data<N> {
         for unit in 0..grant.capability.k {
             units.push(self.rows_of(sources, (stripe, unit), 0..rows).await?);
         }
-        self.put_rows(grant, stripe, 0, &encoded(grant, units)?).await
+        self.put_rows(grant, stripe, 0, units).await
     }
 
     /// Where the bytes of a file end that are not zero, if its members end within this stripe: of a
