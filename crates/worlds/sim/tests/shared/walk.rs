@@ -17,6 +17,7 @@ use outboard_sim::line::{Delay, LineOptions};
 use outboard_sim::{Timeline, seeds};
 use outboard_volume::Answer;
 use outboard_wire::file::Reply;
+use outboard_wire::shared::Strategy;
 
 use self::faults::Fault;
 use crate::front::Front;
@@ -24,7 +25,7 @@ use crate::host::{Ask, Host, session};
 use crate::model::{File, Losses, Name, Since};
 use crate::part::Planted;
 use crate::way::{Counts, Way};
-use crate::world::{CLIENTS, NODES, SERVER, SPARE, World};
+use crate::world::{CLIENTS, NODES, SERVER, World};
 
 const LANES: usize = 2;
 const FILES: usize = 2;
@@ -76,10 +77,12 @@ pub(crate) struct Walk {
     /// Hosts have caches; whether that of each may lose what is not synced at any time, as it may
     /// be out of reach for long. Else it outlives the DPU side.
     is_cached: bool,
-    /// Both nodes have all; those that have lost power.
+    /// Nodes have copies or stripes of all; the latter.
     has_copies: bool,
+    is_coded: bool,
     /// Nodes come and go.
     moves: bool,
+    /// Those that have lost power; of stripes that may lack something since.
     dark: BTreeSet<usize>,
     unkept: [bool; 2],
     counts: Counts,
@@ -118,6 +121,7 @@ impl Walk {
             breaks: false,
             is_cached,
             has_copies: way.copies.is_some(),
+            is_coded: way.copies == Some(Strategy::Parity),
             moves: way.moves,
             dark: BTreeSet::new(),
             unkept: [false; 2],
@@ -125,9 +129,10 @@ impl Walk {
         }
     }
 
-    /// The third node is there.
-    fn has_spare(&self) -> bool {
-        self.moves || self.world.members.contains(&SPARE)
+    /// The nodes that are there beside the two.
+    fn spares(&self) -> Vec<usize> {
+        let all = if self.moves { &self.world.nodes } else { &self.world.members };
+        all.iter().copied().filter(|node| !NODES.contains(node)).collect()
     }
 
     fn moment(&mut self) -> u64 {
@@ -144,9 +149,7 @@ impl Walk {
         for place in NODES.into_iter().chain([SERVER]) {
             self.world.start(place);
         }
-        if self.has_spare() {
-            self.world.start(SPARE);
-        }
+        self.spares().into_iter().for_each(|node| self.world.start(node));
         for at in 0..FILES {
             let name = format!("d{at}").into_bytes();
             let (ino, _) = self.open(0, &name);

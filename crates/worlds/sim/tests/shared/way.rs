@@ -14,8 +14,10 @@ pub(crate) struct Way {
     pub(crate) harsh: bool,
     /// Hosts go on by themselves while their DPU sides are stopped or away.
     pub(crate) apart: bool,
-    /// Both nodes have a copy of each file, passed on like this; or three have stripes of it.
+    /// Both nodes have a copy of each file, passed on like this; or more have stripes of it.
     pub(crate) copies: Option<Strategy>,
+    /// Of stripes: how many units of data and how many parities.
+    pub(crate) units: (u8, u8),
     /// Nodes come and go.
     pub(crate) moves: bool,
     /// What happens is printed.

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_base::Time;
-use outboard_base::task::run;
+use outboard_base::task::{poll_for, run};
+use outboard_base::{Ino, Time};
 use outboard_codec::mac::derive;
 use outboard_dfs::{Dfs, DfsOptions, Mode};
 use outboard_flow::{Config, Conversations, Keys, Settings};
@@ -20,7 +20,7 @@ use outboard_node::{Node, NodeOptions, Store, StoreOptions};
 use outboard_sim::line::LineOptions;
 use outboard_sim::network::{Endpoint, LossyNetwork};
 use outboard_sim::{Chooser, Timeline, seeds};
-use outboard_wire::shared::call::Layout;
+use outboard_wire::shared::call::{Call, Layout, Reply};
 use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
 
 use crate::front::Front;
@@ -28,12 +28,13 @@ use crate::part::{Client, Clock, Net, Planted, Process, Role, Server, Takes, tim
 use crate::twice::{Change, Twice};
 use crate::way::Way;
 
-/// Places of processes: two nodes, a server, two clients; and a node that may come.
+/// Places of processes: two nodes, a server, two clients; and nodes that may come.
 pub(crate) const NODES: [usize; 2] = [0, 1];
 pub(crate) const SERVER: usize = 2;
 pub(crate) const CLIENTS: [usize; 2] = [3, 4];
 pub(crate) const SPARE: usize = 5;
-const PLACES: usize = 6;
+pub(crate) const FOURTH: usize = 6;
+const PLACES: usize = 7;
 const CLUSTER: u64 = 77;
 const SECRET: [u8; 32] = [9; 32];
 const VOLUME: u32 = 5;
@@ -42,6 +43,8 @@ const INBOX: usize = 4096;
 /// A datagram in so many comes once more, much later; of changes at nodes so many are asked for.
 const REPLAYED: u64 = 400;
 const AGAIN: u64 = 16;
+/// Polls until what the volume says is not waited for.
+const LOOKS: u64 = 1000;
 const NEVER: Time = Time(u64::MAX);
 
 /// Keys that any two parts share.
@@ -95,9 +98,12 @@ pub(crate) struct World {
     /// Changes at nodes that were asked for, if they are kept.
     pub(crate) kept: Option<Vec<(usize, Change)>>,
     planted: Option<Planted>,
-    copies: Option<Strategy>,
-    /// The nodes that files lie on at first.
+    layout: Layout,
+    /// The nodes that there may be, and those that files lie on at first.
+    pub(crate) nodes: Vec<usize>,
     pub(crate) members: Vec<usize>,
+    /// The server's, if its process lives.
+    volume: Option<Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>>,
     mtu: usize,
     sealed: bool,
     pub(crate) is_told: bool,
@@ -116,6 +122,15 @@ pub(crate) fn coordinate(node: usize) -> Coordinate {
         unit: 0,
         role: Copy::Data,
     }
+}
+
+fn layout(way: Way) -> Layout {
+    let (strategy, (k, m)) = match way.copies {
+        None => (Strategy::Single, (1, 0)),
+        Some(Strategy::Parity) => (Strategy::Parity, way.units),
+        Some(strategy) => (strategy, (2, 0)),
+    };
+    Layout { strategy, k, m, width: 2, strip: 65536, group: 0 }
 }
 
 fn delays() -> mem::Faults {
@@ -149,6 +164,8 @@ impl World {
         let mut chooser = Chooser::new(seed);
         let mtu = if chooser.chance(1, 4) { 1500 } else { 9000 };
         let sealed = chooser.chance(1, 4);
+        let is_coded = way.copies == Some(Strategy::Parity);
+        let members = if is_coded { usize::from(way.units.0 + way.units.1) } else { 2 };
         World {
             now: Time(1_000_000),
             chooser,
@@ -158,11 +175,10 @@ impl World {
             replays: true,
             kept: None,
             planted: way.planted,
-            copies: way.copies,
-            members: match way.copies {
-                Some(Strategy::Parity) => NODES.into_iter().chain([SPARE]).collect(),
-                _ => NODES.to_vec(),
-            },
+            layout: layout(way),
+            nodes: [NODES[0], NODES[1], SPARE, FOURTH][..if is_coded { 4 } else { 3 }].to_vec(),
+            members: [NODES[0], NODES[1], SPARE, FOURTH][..members].to_vec(),
+            volume: None,
             mtu,
             sealed,
             is_told: false,
@@ -201,7 +217,7 @@ impl World {
         // From now on it knows the time.
         net.pump(clock.at(self.now), clock.wall(self.now), &mut |_, _| ());
         outboard_flow::Net::know(&net, Peer::Server(0), self::address(SERVER, 7000));
-        for node in NODES.into_iter().chain([SPARE]) {
+        for node in self.nodes.clone() {
             let peer = Peer::Node(node as u16);
             outboard_flow::Net::know(&net, peer, self::address(node, 7000));
         }
@@ -251,7 +267,7 @@ impl World {
         let volume = Some(VOLUME);
         let options = NodeOptions { node: number, volume, boot, ..NodeOptions::default() };
         let node = Node::new(store, options);
-        for other in NODES.into_iter().chain([SPARE]) {
+        for other in self.nodes.clone() {
             node.know(other as u16, self::address(other, 7000));
         }
         let me = Peer::Node(number);
@@ -264,32 +280,31 @@ impl World {
         let me = Peer::Server(0);
         let net = self.conversations(SERVER, (me, address), Takes(None));
         let life = self.chooser.below(u64::MAX >> 1) + 1;
-        let (strategy, k) = self.copies.map_or((Strategy::Single, 1), |strategy| (strategy, 2));
-        let m = u8::from(strategy == Strategy::Parity);
-        let layout = Layout { strategy, k, m, width: 2, strip: 65536, group: 0 };
         let options = Options {
             capacity: 64 << 20,
             segment: 1 << 20,
             id: 7,
             mode: 0o777,
-            spread: Some(layout),
+            spread: Some(self.layout),
             ..Options::default()
         };
         let Place { disk, clock, .. } = &self.places[SERVER];
         let (kv, medium) = (Arc::clone(&disk.kv), Arc::clone(&disk.media[0]));
         let wall = timestamp(clock.wall(self.now));
         let kvfs = run(Kvfs::open(Arc::clone(&kv), medium, options, wall)).unwrap();
+        let kvfs = Arc::new(kvfs);
+        self.volume = Some(Arc::clone(&kvfs));
         let options = MetaOptions {
             cluster_key: SECRET,
             volume: VOLUME,
             life,
             boot: disk.boots,
-            nodes: NODES.into_iter().chain([SPARE]).map(coordinate).collect(),
+            nodes: self.nodes.iter().copied().map(coordinate).collect(),
             members: self.members.iter().map(|node| *node as u16).collect(),
             ..MetaOptions::default()
         };
         let twice = Twice::new(&net);
-        let meta = run(Meta::open(Arc::new(kvfs), twice.clone(), options)).unwrap();
+        let meta = run(Meta::open(kvfs, twice.clone(), options)).unwrap();
         kv.set_faults(outboard_kv::mem::Faults { delay_polls: 3, ..Default::default() });
         (me, (net, twice), Role::Server(meta))
     }
@@ -331,6 +346,29 @@ impl World {
         }
     }
 
+    /// Whether a node knows that it has all that others count on, of these files.
+    pub(crate) fn is_trusted(&self, node: usize, files: &[Ino]) -> bool {
+        let Some(Role::Node(node)) = self.places[node].process.as_ref().map(|one| &one.role) else {
+            return false;
+        };
+        let trusts = |file: &Ino| {
+            let call = Call::Doubts { object: file.0 };
+            run(node.call(Peer::Server(0), call)) == Reply::Done
+        };
+        files.iter().all(trusts)
+    }
+
+    /// How many members lack something of a file, if that is known.
+    pub(crate) fn lacking(&self, file: Ino) -> Option<usize> {
+        let spread = poll_for(LOOKS, self.volume.as_ref()?.spread(file))?.ok()?;
+        Some(spread.lacking.count_ones() as usize)
+    }
+
+    /// How many members of a file may be without what they have of it.
+    pub(crate) fn bears(&self) -> usize {
+        self.layout.nodes() - self.layout.suffice()
+    }
+
     /// The time by the clock of a place.
     pub(crate) fn time(&self, place: usize) -> Time {
         self.places[place].clock.at(self.now)
@@ -368,6 +406,7 @@ impl World {
     /// The process dies; with `power` what was not flushed is lost, too.
     pub(crate) fn kill(&mut self, place: usize, power: bool) {
         self.note(format_args!("place {place} dies{}", if power { ", power is lost" } else { "" }));
+        self.volume.take_if(|_| place == SERVER);
         let dying = &mut self.places[place];
         let dead = dying.process.take();
         drop(dead);

@@ -12,7 +12,7 @@ use super::{FILES, HEALS, NAMES, SEES, Walk, asked_of};
 use crate::front::is_loss;
 use crate::host::Ask;
 use crate::model::{CELL, CELLS, NONE};
-use crate::world::{CLIENTS, NODES, SPARE};
+use crate::world::{CLIENTS, NODES};
 
 /// How long copies are filled.
 const FILLS: Duration = Duration::from_secs(40);
@@ -114,7 +114,7 @@ impl Walk {
 
     /// Nobody waits for a copy that is away: it has the time to come back, and to be filled.
     fn fill(&mut self) {
-        let nodes = NODES.into_iter().chain(self.has_spare().then_some(SPARE));
+        let nodes = NODES.into_iter().chain(self.spares());
         let is_away = |walk: &Walk| nodes.clone().any(|node| !walk.world.is_alive(node));
         let mut end = self.world.now.after(FILLS);
         while (self.has_copies || self.moves) && self.world.now < end {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outboard_base::Ino;
 use outboard_sim::line::{Delay, LineOptions};
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::Call;
@@ -9,7 +10,7 @@ use outboard_wire::shared::call::Call;
 use super::{BREAKS, SEES, Walk};
 use crate::model::Losses;
 use crate::part::timestamp;
-use crate::world::{CLIENTS, NODES, SERVER, SPARE, coordinate};
+use crate::world::{CLIENTS, FOURTH, NODES, SERVER, SPARE, coordinate};
 
 /// What befalls the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ pub(super) enum Fault {
     CutOff(usize),
     Cut(usize, usize),
     Heals,
-    /// Files are to lie on two nodes, or on all three.
+    /// Files are to lie on all nodes but one, or on all.
     Place(Option<usize>),
 }
 
@@ -55,7 +56,7 @@ impl Walk {
             let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
             let shortest = if harsh { 9 } else { 0 };
             let long = Duration::from_millis(10 << (shortest + self.below(12 - shortest)));
-            let places = if self.has_spare() { 6 } else { 5 };
+            let places = 5 + self.spares().len();
             let place = self.below(places as u64) as usize;
             let other = (place + 1 + self.below(places as u64 - 1) as usize) % places;
             for (host, client) in CLIENTS.into_iter().enumerate() {
@@ -69,7 +70,7 @@ impl Walk {
                 }
                 4 if power && self.below(4) == 0 => self.script.add(at, Fault::Dark(long)),
                 4 if power => {
-                    let place = if place == SPARE { SPARE } else { place.min(SERVER) };
+                    let place = if place >= SPARE { place } else { place.min(SERVER) };
                     self.script.add(at, Fault::Dies { place, power: true, away: long });
                 }
                 1 if stops => self.script.add(at, Fault::Stops(place, long)),
@@ -86,7 +87,9 @@ impl Walk {
         }
         for _ in 0..if self.moves { 1 + self.below(4) } else { 0 } {
             let at = self.world.now.after(BREAKS.mul_f64(self.below(1000) as f64 / 1000.0));
-            let without = [None, Some(0), Some(1), Some(SPARE)][self.below(4) as usize];
+            let nodes = self.world.nodes.clone();
+            let without = self.below(nodes.len() as u64 + 1).checked_sub(1);
+            let without = without.map(|at| nodes[at as usize]);
             self.script.add(at, Fault::Place(without));
         }
         // A lease ends, at the earliest, so long after something is out of reach.
@@ -122,7 +125,7 @@ impl Walk {
     pub(super) fn place(&mut self, without: Option<usize>) {
         let Some(server) = self.world.server_of() else { return };
         self.world.note(format_args!("files are to lie on all nodes but {without:?}"));
-        let all = NODES.into_iter().chain([SPARE]);
+        let all = self.world.nodes.iter().copied();
         let joins = all.filter(|node| Some(*node) != without).map(coordinate).collect();
         let leaves = without.into_iter().map(|node| node as u16).collect();
         let call = Call::Place { joins, leaves, rate: 0 };
@@ -147,7 +150,7 @@ impl Walk {
             let is_node = place != SERVER;
             self.dark.extend(is_node.then_some(place));
             self.counts.power += 1;
-            if is_node && self.has_copies && self.dark.len() < 2 {
+            if is_node && self.has_copies && self.lost_at_once() <= self.world.bears() {
                 // The others have it all.
                 return;
             }
@@ -161,6 +164,20 @@ impl Walk {
                 self.names.iter_mut().for_each(|(_, name, _)| name.power_lost());
             }
         }
+    }
+
+    /// How many members of a file may have lost what they acknowledged, as power was lost. Of
+    /// stripes one that has all again, durably, counts no more, and one that was left out counts.
+    fn lost_at_once(&mut self) -> usize {
+        if !self.is_coded {
+            return self.dark.len();
+        }
+        let files: Vec<Ino> = self.files.iter().map(|file| file.ino).collect();
+        self.dark.retain(|node| !self.world.is_trusted(*node, &files));
+        let lacking = files.iter().map(|file| self.world.lacking(*file));
+        lacking.fold(self.dark.len(), |most, lacking| {
+            lacking.map_or(usize::MAX, |lacking| most.max(self.dark.len() + lacking))
+        })
     }
 
     /// The server does not know any more what it was told last: an append that is under way may be
@@ -183,7 +200,7 @@ impl Walk {
 
     /// Power is lost everywhere; all come back one after the other. Hosts live.
     pub(super) fn dark(&mut self, away: Duration) {
-        for place in NODES.into_iter().chain([SERVER, SPARE]).chain(CLIENTS) {
+        for place in NODES.into_iter().chain([SERVER, SPARE, FOURTH]).chain(CLIENTS) {
             if self.world.is_alive(place) {
                 let share = self.below(1000) as f64 / 1000.0;
                 self.kill(place, !CLIENTS.contains(&place), away.mul_f64(share));
