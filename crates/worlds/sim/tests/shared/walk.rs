@@ -85,6 +85,8 @@ pub(crate) struct Walk {
     /// Those that have lost power; of stripes that may lack something since.
     dark: BTreeSet<usize>,
     unkept: [bool; 2],
+    /// The server has lost power since the client of a host began.
+    forgot: [bool; 2],
     counts: Counts,
 }
 
@@ -125,6 +127,7 @@ impl Walk {
             moves: way.moves,
             dark: BTreeSet::new(),
             unkept: [false; 2],
+            forgot: [false; 2],
             counts: Counts::default(),
         }
     }

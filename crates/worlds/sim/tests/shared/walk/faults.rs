@@ -7,7 +7,7 @@ use outboard_sim::line::{Delay, LineOptions};
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::Call;
 
-use super::{BREAKS, SEES, Walk};
+use super::{BREAKS, SEES, Told, Walk};
 use crate::model::Losses;
 use crate::part::timestamp;
 use crate::world::{CLIENTS, FOURTH, NODES, SERVER, SPARE, coordinate};
@@ -160,7 +160,8 @@ impl Walk {
             if !is_node {
                 // It does not know any more whose files are.
                 self.unkept = [self.is_cached; 2];
-                self.may_repeat();
+                self.forgot = [true; 2];
+                self.may_repeat(|_, _| true);
                 self.names.iter_mut().for_each(|(_, name, _)| name.power_lost());
             }
         }
@@ -182,9 +183,12 @@ impl Walk {
 
     /// The server does not know any more what it was told last: an append that is under way may be
     /// done twice.
-    pub(super) fn may_repeat(&mut self) {
+    fn may_repeat(&mut self, which: impl Fn(usize, &Told) -> bool) {
         let now = self.moment();
         for ((host, _), told) in &mut self.told {
+            if !which(*host, told) {
+                continue;
+            }
             let (adds @ 1.., Some(op), Some((_, most, _))) = (told.adds, told.op, &mut told.size)
             else {
                 continue;
@@ -210,6 +214,10 @@ impl Walk {
 
     /// What is under way on a host is done again by the next life of its client.
     pub(super) fn lost(&mut self, host: usize) {
+        if std::mem::take(&mut self.forgot[host]) {
+            // Nor what began since, by a client that did not know.
+            self.may_repeat(|of, told| of == host && !told.repeats);
+        }
         let now = self.moment();
         if self.unkept[host] {
             self.files.iter_mut().for_each(|file| file.model.unkept(host, false, now));
