@@ -34,8 +34,11 @@ impl Cluster {
         Cluster::with(dir, nodes, flags)
     }
 
-    /// The same, with these flags. Where `OUTBOARD_LAYOUT` says so, its files lie like that.
+    /// The same, with these flags. Where `OUTBOARD_LAYOUT` says so, its files lie like that, and
+    /// where `OUTBOARD_NODES` does, it has so many nodes at least.
     pub fn with(dir: &Path, nodes: usize, flags: &[&str]) -> Result<Self> {
+        let wanted = env::var("OUTBOARD_NODES").ok().and_then(|nodes| nodes.parse().ok());
+        let nodes = nodes.max(wanted.unwrap_or(0));
         let nodes = format!("--nodes={nodes}");
         let layout = env::var("OUTBOARD_LAYOUT").map(|layout| format!("--layout={layout}"));
         let layout = layout.as_deref().ok();
