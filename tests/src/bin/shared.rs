@@ -490,7 +490,7 @@ fn copies(options: &Options, place: &Path, cache: &str) -> Result<()> {
 
 /// Stripes of three units of data and two parities.
 fn stripes(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let away: [&[&str]; 2] = [&["node.1"], &["node.2", "node.3"]];
+    let away: [&[&str]; 1] = [&["node.2", "node.3"]];
     let each: [&[&str]; 3] = [&["node.1", "node.2"], &["node.3", "node.4"], &["node.5", "node.1"]];
     away_under_a_writer((options, place, cache), 5, "strategy=parity,k=3,m=2", &away, &each)
 }

@@ -180,7 +180,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let fence = self.delegations().raise(ino)?;
         self.empty_joiners(&filled, fence, &joiners).await?;
         let fills = Filled { ranks, joiners: &joiners, slice, without: None };
-        let (_, filled) = self.make_equal(filled, fence, fills).await?;
+        let equal = self.make_equal(filled, fence, fills).await;
+        if equal.as_ref().is_err_and(|errno| *errno != Errno::EINPROGRESS) {
+            // Some may have what was given to all.
+            self.delegations().must_resolve(ino);
+        }
+        let (_, filled) = equal?;
         let change = self.changes().exclusive(ino).await;
         if !self.delegations().is_last(ino, fence) {
             return Err(Errno::EAGAIN);

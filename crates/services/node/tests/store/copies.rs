@@ -178,8 +178,11 @@ fn a_first_write_can_be_forgotten() {
     };
     assert_eq!(over(Some(version(5, 1))), Err(Reason::Order));
     over(cut).unwrap();
-    let decided = [Decided { strip: 0, version: version(7, 1) }];
-    run(store.resolve(7, 8, &decided)).unwrap();
+    // What a cut took away is told as what never was, and decided so.
+    let claims = run(store.claims(7, 0, 9));
+    assert_eq!((claims.len(), claims[0].stable), (1, Version::default()));
+    let decided = [Decided { strip: 0, version: Version::default() }];
+    assert_eq!(run(store.resolve(7, 8, &decided)), Ok(vec![]));
     assert_eq!((run(store.claims(7, 0, 9)), first(&store)), (vec![], Ok(0)), "nothing is left");
 }
 

@@ -182,7 +182,7 @@ pub(super) fn make(attack: Attack, rng: &mut Rng, model: &mut Model) -> (Peer, V
         Attack::Range => narrow(capability, &range, rng),
         Attack::Fence => capability.fence = rng.below(FENCE - 1),
         Attack::Epoch => ask.heads.head.epoch = 2,
-        Attack::Strategy => (capability.strategy, capability.m) = (Strategy::Parity, 1),
+        Attack::Strategy => capability.strategy = Strategy::Ring,
         Attack::Unsealed => {
             from = Peer::Client(CLIENT + 2);
             capability.client = CLIENT + 2;
