@@ -6,7 +6,6 @@ use std::ops::Range;
 
 use outboard_base::Ino;
 use outboard_base::planted::{Fault, is_planted};
-use outboard_base::task::join_all;
 use outboard_medium::Medium;
 use outboard_wire::shared::Reason;
 use outboard_wire::shared::call::{Claim, Decided, Taken};
@@ -214,11 +213,6 @@ impl<M: Medium> Store<M> {
             }
         }
         Ok((records, strips.next().map(|(index, _)| index * u64::from(entry.strip))))
-    }
-
-    async fn commit_all(&self, records: Vec<Record>) -> Result<(), Reason> {
-        let commits = records.into_iter().map(|record| self.commit(record, Spent::default()));
-        join_all(commits.collect()).await.into_iter().collect()
     }
 
     fn due(&self, object: u64, Decided { strip, version }: Decided) -> Result<Due, Reason> {

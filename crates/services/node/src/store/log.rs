@@ -170,10 +170,30 @@ fn packed(batch: &[Waiting]) -> Vec<Vec<u8>> {
 impl<M: Medium> Store<M> {
     /// Puts a record into the log and then does what it says. Its space is the log's from now on.
     pub(super) async fn commit(&self, record: Record, spent: Spent) -> Result<(), Reason> {
+        let waiter = self.queue(record, spent);
+        self.written(&waiter).await
+    }
+
+    /// The same for many. One waits for all, as they are written in their order: if each waited,
+    /// all would look after each write whether they are among it.
+    pub(super) async fn commit_all(&self, records: Vec<Record>) -> Result<(), Reason> {
+        let queue = |record| self.queue(record, Spent::default());
+        let waiters: Vec<Waiter<'_>> = records.into_iter().map(queue).collect();
+        let Some(last) = waiters.last() else { return Ok(()) };
+        self.written(last).await?;
+        waiters.iter().filter_map(|waiter| waiter.outcome.get().copied()).collect()
+    }
+
+    /// A record is written with those that wait.
+    fn queue(&self, record: Record, spent: Spent) -> Waiter<'_> {
         let outcome = Arc::new(OnceLock::new());
         let waiter = Waiter { shared: &self.shared, outcome: Arc::clone(&outcome) };
-        let waiting = Waiting { record, spent, outcome };
-        self.shared.state().waiting.push_back(waiting);
+        self.shared.state().waiting.push_back(Waiting { record, spent, outcome });
+        waiter
+    }
+
+    /// Waits until it is, or writes it.
+    async fn written(&self, waiter: &Waiter<'_>) -> Result<(), Reason> {
         let outcome = &waiter.outcome;
         match self.leader.lock_unless(|| outcome.get().copied()).await {
             Err(outcome) => outcome,
