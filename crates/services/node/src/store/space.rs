@@ -5,6 +5,7 @@
 //! that counts.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use outboard_base::planted::{Fault, is_planted};
 
@@ -16,6 +17,8 @@ const RESERVE_PART: u64 = 64;
 const RESERVE_BOUNDS: (u64, u64) = (4, 64);
 /// Fewest slots of a store.
 pub(super) const SLOTS_MIN: u64 = 16;
+/// Words in which a run of slots is looked for, before slots are taken where they are: 512 MiB.
+const WORDS_LOOKED_AT: u64 = 1 << 10;
 
 /// Grains that somebody is about to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,6 +147,9 @@ impl Space {
         self.aside -= aside;
         let (mut taken, grown) = (Vec::new(), grown.min(self.slots));
         let next = if self.next < grown { self.next } else { 0 };
+        // Where slots lie in a row, one write of the medium takes all.
+        let run = self.run(next..grown, count).or_else(|| self.run(0..grown, count));
+        let next = run.unwrap_or(next);
         for range in [next..grown, 0..next, grown..self.slots] {
             let mut at = range.start;
             while at < range.end && (taken.len() as u64) < count {
@@ -152,6 +158,30 @@ impl Space {
         }
         self.next = taken.last().map_or(0, |last| u64::from(*last) + 1);
         Some(taken)
+    }
+
+    /// Where in `range` so many free slots lie in a row, of one word.
+    fn run(&self, range: Range<u64>, count: u64) -> Option<u64> {
+        if !(2..=64).contains(&count) {
+            return None;
+        }
+        let first = range.start / 64;
+        let mut words = first..range.end.div_ceil(64).min(first + WORDS_LOOKED_AT);
+        words.find_map(|word| self.run_of_word(word, &range, count))
+    }
+
+    fn run_of_word(&self, word: u64, range: &Range<u64>, count: u64) -> Option<u64> {
+        let (used, base) = (*self.words.get(usize::try_from(word).ok()?)?, word * 64);
+        let ahead = u64::MAX.checked_shl(u32::try_from(range.start.saturating_sub(base)).ok()?)?;
+        // Bit `i` stays if those from `i` on are free, as many as were looked at.
+        let (mut starts, mut len) = (!used & ahead, 1);
+        while len < count && starts != 0 {
+            let more = len.min(count - len);
+            starts &= starts >> more;
+            len += more;
+        }
+        let start = base + u64::from(starts.trailing_zeros());
+        (starts != 0 && start + count <= range.end).then_some(start)
     }
 
     /// Takes slot `at` if it is free; which to look at next.
@@ -235,6 +265,27 @@ mod tests {
         assert_eq!(space.take(over(2), 16), Some(vec![3, 5]));
         space.free_before(now);
         assert_eq!(space.take(over(1), 16), None);
+    }
+
+    /// Holes of one slot, of three, and of eight: what is written at once lies in a row if it can,
+    /// behind what was written last, and small holes are for what fits them.
+    #[test]
+    fn slots_of_one_write_lie_in_a_row_where_there_are_as_many() {
+        let mut space = Space::new(256 * GRAIN);
+        assert_eq!(space.take(fresh(192), 192).map(|taken| taken.len()), Some(192));
+        let free = |space: &mut Space, slots: Range<u32>| slots.for_each(|at| space.give_back(at));
+        for slots in [3..4, 10..13, 60..68, 70..78, 100..103, 180..192] {
+            free(&mut space, slots);
+        }
+        space.next = 0;
+        assert_eq!(space.take(fresh(8), 192), Some((70..78).collect()), "not across words");
+        assert_eq!(space.take(fresh(8), 192), Some((180..188).collect()));
+        assert_eq!(space.take(over(3), 192), Some((188..191).collect()));
+        assert_eq!(space.take(over(3), 192), Some((10..13).collect()), "all round");
+        assert_eq!(space.take(over(1), 192), Some(vec![60]));
+        assert_eq!(space.take(over(10), 192).map(|taken| taken.len()), Some(10), "in pieces");
+        free(&mut space, 64..128);
+        assert_eq!(space.take(over(64), 192), Some((64..128).collect()), "a whole word");
     }
 
     #[test]
