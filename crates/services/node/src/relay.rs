@@ -121,10 +121,10 @@ impl<M: Medium + 'static> Node<M> {
     ) {
         let mut streams = self.0.relay.streams();
         match outgoing {
-            Outgoing::Begin { branch, to, heads, data } => {
-                let stream = conversations.begin(Peer::Node(to), &heads, &data);
+            Outgoing::Begin { branch, to, heads, message, is_last } => {
+                let stream = conversations.begin(Peer::Node(to), &heads, message);
                 streams.of.insert(branch, stream);
-                if data.len() >= heads.head.data as usize {
+                if is_last {
                     streams.leaves(branch, to, conversations);
                 }
                 drop(streams);

@@ -98,14 +98,15 @@ fn number(call: u64) -> u32 {
 }
 
 impl State {
-    fn begin_stream(&mut self, to: Peer, heads: &Heads, data: &[u8]) -> u64 {
+    fn begin_stream(&mut self, to: Peer, heads: &Heads, mut message: Vec<u8>) -> u64 {
         let call = self.calls.begin(Asked::Request);
-        let (mut heads, mut message) = (*heads, Vec::new());
+        let (mut heads, mut numbered) = (*heads, Vec::new());
         heads.head.request = call;
-        let is_whole = heads.emit(&mut message).is_ok();
-        let bytes = message.len() as u64 + u64::from(heads.head.data);
-        message.extend_from_slice(data);
-        let fits = is_whole && message.len() as u64 <= bytes;
+        let is_whole = heads.emit(&mut numbered).is_ok();
+        let bytes = numbered.len() as u64 + u64::from(heads.head.data);
+        message.iter_mut().zip(&numbered).for_each(|(to, byte)| *to = *byte);
+        let is_long = message.len() as u64 > bytes;
+        let fits = is_whole && message.len() >= numbered.len() && !is_long;
         if !fits || bytes > self.config.settings.message_bytes as u64 || to == self.config.me {
             self.calls.end(call, Outcome::Gone(Gone::Refused));
             return call;
@@ -130,11 +131,12 @@ impl State {
 }
 
 impl<T: Target> Conversations<T> {
-    /// Begins a request of which only the first `data` is there.
+    /// Begins a request of which only the first bytes are there: `message` is its heads, which are
+    /// given their number here, and what there is of its data.
     #[must_use]
-    pub fn begin(&self, to: Peer, heads: &Heads, data: &[u8]) -> Stream {
+    pub fn begin(&self, to: Peer, heads: &Heads, message: Vec<u8>) -> Stream {
         let to = canonical(to);
-        let call = self.state().begin_stream(to, heads, data);
+        let call = self.state().begin_stream(to, heads, message);
         Stream { to, call }
     }
 

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use outboard_codec::erasure::{Code, Field};
-use outboard_wire::shared::{Answer, Coordinate, Heads, PARITY_MAX, Peer, Reason};
+use outboard_wire::shared::{Answer, Coordinate, HEADS_MAX, Heads, PARITY_MAX, Peer, Reason};
 use outboard_wire::shared::{SUCCESSORS_MAX, Strategy, Target, WriteHead};
 
 use super::Nic;
@@ -38,8 +38,10 @@ pub enum Outgoing {
         to: u16,
         /// Its heads, as that is to read them.
         heads: Box<Heads>,
-        /// Its first bytes.
-        data: Vec<u8>,
+        /// These, and its first bytes.
+        message: Vec<u8>,
+        /// Nothing of it is missing then.
+        is_last: bool,
     },
     /// More of it.
     Piece {
@@ -173,23 +175,27 @@ impl Passing {
             return 0;
         }
         let (coder, client) = (Coder::of(write), heads.capability.client);
-        let shares = shares(coder.as_ref(), data, next.len());
+        let parts = coder.as_ref().map(|coder| coder.parts(data, next.len())).unwrap_or_default();
+        let is_last = data.len() >= heads.head.data as usize;
         let (mut children, mut begun) = (Vec::new(), Vec::new());
-        for ((rank, at), data) in next.into_iter().zip(shares) {
+        for (place, (rank, at)) in next.into_iter().enumerate() {
             let branch = Branch(self.next);
             self.next += 1;
             let mut heads = *heads;
             heads.head.hop = heads.head.hop.saturating_add(1);
             heads.target = Target::Write(write.to(rank, &at));
+            let mut message = Vec::with_capacity(HEADS_MAX + data.len());
+            // Who sends refuses what has none.
+            let _ = heads.emit(&mut message);
+            message.extend_from_slice(parts.get(place).map_or(data, Vec::as_slice));
             let (heads, to) = (Box::new(heads), at.node);
-            begun.push(Outgoing::Begin { branch, to, heads, data });
+            begun.push(Outgoing::Begin { branch, to, heads, message, is_last });
             *self.under_way.entry((to, client)).or_default() += pieces;
             self.branches.insert(branch, slot);
             children.push(Child { branch, rank, to, is_open: true, pieces });
         }
         let count = children.len() as u64;
-        let is_whole = data.len() >= heads.head.data as usize;
-        let kept = self.send_or_keep(begun, coder.is_some() && is_whole);
+        let kept = self.send_or_keep(begun, coder.is_some() && is_last);
         let (strategy, k, epoch) = (write.strategy, write.k, heads.head.epoch);
         let (failed, own) = (None, None);
         let family = Family { client, strategy, k, epoch, coder, kept, children, failed, own };
