@@ -182,12 +182,20 @@ impl Socket {
         Ok(given)
     }
 
-    /// Has a datagram sent by the next [`Socket::flush`].
+    /// Has a datagram sent by the next [`Socket::flush`]; or now, without a copy, if it is so long
+    /// that none of its length could go with it.
     pub fn send(&mut self, to: SocketAddrV4, datagram: &[u8]) {
         let len = datagram.len();
         if len == 0 || len > LARGEST || self.waiting_bytes + len > WAITING_MAX {
             self.figures.unsent += 1;
             return;
+        }
+        if len > LARGEST / 2 {
+            self.flush();
+            if self.waiting.is_empty() && self.give(to, len, datagram).is_ok() {
+                self.figures.sent += 1;
+                return;
+            }
         }
         self.waiting_bytes += len;
         let cuts = self.cuts;
@@ -210,7 +218,7 @@ impl Socket {
         let before = self.figures.sent;
         while let Some(run) = self.waiting.pop_front() {
             let count = run.datagrams();
-            match self.give(&run) {
+            match self.give(run.to, run.size, &run.bytes) {
                 Ok(()) => self.figures.sent += count,
                 Err(Errno::EAGAIN | Errno::ENOBUFS) => {
                     self.waiting.push_front(run);
@@ -237,14 +245,14 @@ impl Socket {
         usize::try_from(self.figures.sent - before).unwrap_or(usize::MAX)
     }
 
-    fn give(&mut self, run: &Run) -> nix::Result<()> {
+    fn give(&mut self, to: SocketAddrV4, size: usize, bytes: &[u8]) -> nix::Result<()> {
         self.figures.calls += 1;
-        let size = u16::try_from(run.size).unwrap_or(u16::MAX);
-        let cut = [ControlMessage::UdpGsoSegments(&size)];
-        let control = if run.bytes.len() > run.size { &cut[..] } else { &[] };
+        let segment = u16::try_from(size).unwrap_or(u16::MAX);
+        let cut = [ControlMessage::UdpGsoSegments(&segment)];
+        let control = if bytes.len() > size { &cut[..] } else { &[] };
         let (fd, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
-        let to = SockaddrIn::from(run.to);
-        sendmsg(fd, &[IoSlice::new(&run.bytes)], control, flags, Some(&to)).map(drop)
+        let to = SockaddrIn::from(to);
+        sendmsg(fd, &[IoSlice::new(bytes)], control, flags, Some(&to)).map(drop)
     }
 
     /// The datagrams of a run, each by itself.
@@ -306,6 +314,16 @@ mod tests {
         let figures = a.figures();
         assert_eq!((figures.sent, figures.unsent), (640, 0));
         assert!(figures.calls < 640, "{figures:?}");
+    }
+
+    /// It is copied nowhere, and passes nothing.
+    #[test]
+    fn a_long_datagram_goes_at_once_behind_what_waits() {
+        let (mut a, mut b) = (socket(), socket());
+        let sent = [100, LARGEST, 100, 40_000].map(|len| (a.local(), vec![7; len]));
+        sent.iter().for_each(|(_, datagram)| a.send(b.local(), datagram));
+        assert_eq!((a.is_waiting(), a.figures().sent), (false, 4));
+        assert_eq!(hear(&mut b, sent.len()), sent);
     }
 
     #[test]
