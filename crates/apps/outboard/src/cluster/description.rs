@@ -18,10 +18,11 @@ use crate::settings::bytes;
 
 /// Its name in a directory that `outboard cluster up` has made.
 pub(crate) const FILE: &str = "cluster.toml";
-/// Bytes a frame has on the loopback, where nobody says otherwise, and elsewhere.
-const MTU: (usize, usize) = (9000, 1500);
+/// Bytes a frame has on the loopback, where nobody says otherwise, and elsewhere. On the loopback
+/// that is the longest IPv4 packet: a piece of a write is two packets and not eight.
+pub(crate) const MTU: (usize, usize) = (65_535, 1500);
 /// What a frame may have.
-const MTU_RANGE: std::ops::RangeInclusive<usize> = 1280..=9000;
+pub(crate) const MTU_RANGE: std::ops::RangeInclusive<usize> = 1280..=65_535;
 
 /// Whom the nodes of a cluster trust (NetDFS IV).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -285,7 +286,7 @@ impl Description {
             return Err(format!("{address} is no address that others reach a part at"));
         }
         if self.mtu.is_some_and(|mtu| !MTU_RANGE.contains(&mtu)) {
-            return Err("mtu is not between 1280 and 9000".to_owned());
+            return Err("mtu is not between 1280 and 65535".to_owned());
         }
         if self.volume.is_empty() || self.volume.contains(['/', '?', '"', '\\']) {
             return Err(format!("{:?} is no name of a volume", self.volume));

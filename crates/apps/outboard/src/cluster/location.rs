@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use outboard_fabric::{Key, client_of, random};
 
-use super::description::{Trust, read_key};
+use super::description::{MTU, MTU_RANGE, Trust, read_key};
 use crate::exit::{Code, Failure};
 
 /// How a location begins.
@@ -66,8 +66,8 @@ impl Location {
             match pair.split_once('=') {
                 Some(("key", file)) if !file.is_empty() => key = Some(PathBuf::from(file)),
                 Some(("mtu", bytes)) => {
-                    let bytes = bytes.parse().ok().filter(|mtu| (1280..=9000).contains(mtu));
-                    mtu = Some(bytes.ok_or_else(|| wrong("has an mtu beyond 1280 to 9000"))?);
+                    let bytes = bytes.parse().ok().filter(|mtu| MTU_RANGE.contains(mtu));
+                    mtu = Some(bytes.ok_or_else(|| wrong("has an mtu beyond 1280 to 65535"))?);
                 }
                 Some(("trust", name)) => {
                     let known = Trust::parse(name);
@@ -140,7 +140,7 @@ impl Location {
 
     /// Bytes of a frame on the way to the server.
     pub(crate) fn mtu(&self, server: SocketAddrV4) -> usize {
-        let default = if server.ip().is_loopback() { 9000 } else { 1500 };
+        let default = if server.ip().is_loopback() { MTU.0 } else { MTU.1 };
         self.mtu.unwrap_or(default)
     }
 
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(all.trust, Some(Trust::Sealed));
         assert_eq!(all.address().unwrap(), "10.0.0.1:4000".parse().unwrap());
         let short = read("shared://127.0.0.1/v?key=k").unwrap();
-        assert_eq!((short.port, short.mtu(short.address().unwrap())), (4791, 9000));
+        assert_eq!((short.port, short.mtu(short.address().unwrap())), (4791, 65_535));
         assert_eq!(short.whole(), "shared://127.0.0.1/v?key=k");
     }
 

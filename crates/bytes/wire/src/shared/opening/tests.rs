@@ -52,7 +52,8 @@ fn an_opening_that_lies_is_refused() {
         assert_eq!(refused(3, step), Err(InvalidMessage::Operation), "{step}");
     }
     assert_eq!(refused(4, 0xA1), Err(InvalidMessage::Field), "a payload that has padding");
-    assert_eq!(refused(5, 0x23), Err(InvalidMessage::Field), "more than a datagram has");
+    let long = Opening { payload: 65_480, ..opening() }.emit();
+    assert_eq!(Opening::parse(&long), Err(InvalidMessage::Field), "more than a datagram has");
     assert_eq!(refused(6, 2), Err(InvalidMessage::Field));
     assert_eq!(refused(7, 1), Err(InvalidMessage::Field));
     for (role, at) in [(0, 23), (5, 23), (255, 31), (0, 31)] {
