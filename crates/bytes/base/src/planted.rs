@@ -53,6 +53,18 @@ pub enum Fault {
     Eager,
     /// A store answers what was decided before that is durable.
     Undecided,
+    /// A client writes a stripe over what is not durable at its members.
+    Volatile,
+    /// It takes for zeros what it does not bring of rows.
+    Unread,
+    /// It does not say that it tells how long a file with parities is.
+    Untold,
+    /// Of a stripe what one member has goes forward.
+    Few,
+    /// A file with parities is granted to a writer whatever of it is not durable.
+    Hasty,
+    /// Who joins a file with parities keeps what it has of it.
+    Kept,
 }
 
 thread_local! {

@@ -208,7 +208,8 @@ impl<N: Net> Inner<N> {
     /// Members of stripes end alike, wherever in the last rows the file does: so how long it is
     /// must be told. False if the delegation is lost.
     async fn tells_of_stripes(&self, of: &Use<'_>) -> Result<bool> {
-        if is_coded(&of.grant) { self.tells_first(of).await } else { Ok(true) }
+        let is_to_tell = is_coded(&of.grant) && !is_planted(Fault::Untold);
+        if is_to_tell { self.tells_first(of).await } else { Ok(true) }
     }
 
     /// Notes what a write, or what is like one, has done.

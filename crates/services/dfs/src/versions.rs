@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_wire::shared::Reason;
 
 use crate::DataError;
@@ -198,13 +199,15 @@ impl Versions {
     pub(crate) fn is_durable(&self, object: u64, fence: u64, strip: u64) -> bool {
         self.look(object, fence, true, |known| {
             let last = known.strips.get(&strip).map_or(known.elsewhere, |last| last.ack);
-            last <= known.flushed
+            last <= known.flushed || is_planted(Fault::Volatile)
         })
     }
 
     /// The same, of all strips.
     pub(crate) fn is_all_durable(&self, object: u64, fence: u64) -> bool {
-        self.look(object, fence, true, |known| known.acks <= known.flushed)
+        self.look(object, fence, true, |known| {
+            known.acks <= known.flushed || is_planted(Fault::Volatile)
+        })
     }
 
     /// Before a flush of all who have an object.

@@ -319,7 +319,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             found = self.seal_at(members, object, fence).await?;
         }
         if is_coded {
-            found = self.cut_behind(&sealed, found).await?;
+            found = self.cut_behind(&sealed, found, end).await?;
         }
         if !fills.is_nobody() || is_coded || doubting.iter().any(Option::is_some) {
             self.in_time(self.data().flush(members.iter().map(peer))).await?;

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result};
 use outboard_dfs::member_end;
@@ -32,6 +33,7 @@ const CHECKED: u64 = 256;
 /// have. That nothing was written is believed only if nobody has anything stable. `None`: more was
 /// lost than the stripe bears.
 pub(crate) fn decide(k: usize, voters: &[(usize, &Claim)], any: bool) -> Option<(Version, u32)> {
+    let k = if is_planted(Fault::Few) { 1 } else { k };
     let pends = |claim: &Claim| claim.pending.map(|taken| taken.version);
     let told: Vec<_> = voters.iter().filter(|(_, claim)| is_told(claim)).collect();
     let versions: BTreeSet<Version> =
@@ -70,13 +72,16 @@ pub(crate) fn ends_at(spread: &Spread) -> Option<u64> {
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Stripes of which nobody was answered anything go; what members hold then.
+    /// Stripes of which nobody was answered anything go, and what is behind `sound`, where those end
+    /// that lacked nothing; what members hold then.
     pub(crate) async fn cut_behind(
         &self,
         sealed: &Sealed,
         found: Vec<Object>,
+        sound: Option<u64>,
     ) -> Result<Vec<Object>> {
-        let end = ends_at(&sealed.spread).unwrap_or(u64::MAX);
+        let sound = sound.map(|end| end.next_multiple_of(STRIP));
+        let end = ends_at(&sealed.spread).into_iter().chain(sound).min().unwrap_or(u64::MAX);
         if found.iter().all(|object| object.end <= end) {
             return Ok(found);
         }
@@ -93,7 +98,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub(crate) async fn make_durable(&self, ino: Ino) -> Result<()> {
         let spread = self.volume().spread(ino).await?;
         let is_fresh = spread.attr.size == 0 && spread.attr.blocks == 0;
-        if !is_coded(&spread.layout) || is_fresh {
+        if !is_coded(&spread.layout) || is_fresh || is_planted(Fault::Hasty) {
             return Ok(());
         }
         let members = self.nodes_of(&spread);
@@ -142,7 +147,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let is_new =
             |one: &&Coordinate| self.chores().unit_of_joiner(ino, one.node) != Some(one.unit);
         let new: Vec<Coordinate> = joiners.iter().filter(is_new).copied().collect();
-        if new.is_empty() || !is_coded(&spread.layout) {
+        if new.is_empty() || !is_coded(&spread.layout) || is_planted(Fault::Kept) {
             return Ok(());
         }
         self.seal_at(&new, ino.0, fence).await?;

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outboard_base::Ino;
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::try_join_abreast;
 use outboard_codec::crc32c;
 use outboard_codec::erasure::{Code, Error, Field};
@@ -251,7 +252,8 @@ impl<N: Net> Data<N> {
         self.can_remember(object, &self.nodes(grant)).await?;
         let _alone = self.strips.exclusive_on(Ino(object), places(stripe..stripe + 1)).await;
         let mut units = vec![vec![0; len_of(&part.rows)]; usize::from(grant.capability.k)];
-        let missing = (0..grant.capability.k).filter(|unit| !part.is_whole(*unit));
+        let is_missing = |unit: &u8| !part.is_whole(*unit) && !is_planted(Fault::Unread);
+        let missing = (0..grant.capability.k).filter(is_missing);
         let read = missing.map(|unit| async move {
             let rows = part.rows.clone();
             self.rows_of(grant, (stripe, unit), rows).await.map(|bytes| (unit, bytes))
@@ -684,3 +686,6 @@ pub(super) fn runs_of_file(k: u64, rows: &[Range<u64>], from: u64) -> Vec<Range<
     all.retain(|run| run.end > from);
     all
 }
+
+#[cfg(test)]
+mod tests;

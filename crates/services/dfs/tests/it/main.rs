@@ -10,6 +10,7 @@
 
 mod away;
 mod caches;
+mod coded;
 mod durable;
 mod fences;
 mod reference;

@@ -11,22 +11,23 @@ use std::time::Duration;
 use outboard_base::task::{Work, poll_once, run};
 use outboard_base::{Cred, Errno, Fh, Ino, Result, Rng, SessionId, Time, Timestamp};
 use outboard_codec::mac;
-use outboard_dfs::{Dfs, DfsOptions, Mode};
+use outboard_dfs::{Dfs, DfsOptions, Mode, Without};
 use outboard_flow::{Gone, Net};
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Kvfs, Options};
 use outboard_medium::mem::MemMedium;
 use outboard_meta::{Meta, MetaOptions};
-use outboard_node::{Store, StoreOptions, Version};
+use outboard_node::{Copies, Store, StoreOptions, Version};
 use outboard_volume::{Answer as VolumeAnswer, Caller, Payload, Volume, VolumeEvent};
 use outboard_wire::file::{Attr, Flags, Header, Reply as FileReply, Request, open_flags};
-use outboard_wire::shared::call::{Call, Key, Layout, Object, Reply};
+use outboard_wire::shared::call::{CLAIMS_MAX, Call, Key, Layout, Object, Reply};
 use outboard_wire::shared::{Answer, Coordinate, Heads, Peer, Reason, Role, Strategy, Target};
 
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Line>;
 pub(crate) type Client = Dfs<Line>;
 
 const NODES: u16 = 3;
+const STRIP: u32 = 65536;
 const WALL: u64 = 1_700_000_000_000;
 pub(crate) const SERVER: Peer = Peer::Server(0);
 /// Time that a walk may take, of the world's.
@@ -34,6 +35,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     pub(crate) store: Store<Arc<MemMedium>>,
+    data: Arc<MemMedium>,
     fences: Mutex<BTreeMap<u64, u64>>,
     keys: Mutex<Vec<Key>>,
 }
@@ -186,16 +188,27 @@ impl World {
                 let previous =
                     (write.previous > 0).then_some(Version { fence, sequence: write.previous });
                 node.raise(object, fence);
-                node.store.write(object, 65536, version, previous, write.offset, data).await?;
+                if capability.strategy == Strategy::Single {
+                    node.store.write(object, STRIP, version, previous, write.offset, data).await?;
+                } else {
+                    let (settled, epoch) = (heads.head.settled, heads.head.epoch);
+                    let copies = Copies { previous, settled, epoch };
+                    let at = write.offset;
+                    node.store.write_copy(object, STRIP, version, copies, at, data).await?;
+                }
                 Ok(Vec::new())
             }
             Target::Hole(hole) => {
                 node.raise(object, fence);
                 let version = Version { fence, sequence: hole.sequence };
+                if capability.strategy != Strategy::Single {
+                    let up_to = Version { fence, sequence: heads.head.settled };
+                    node.store.settle(object, hole.range(), up_to).await?;
+                }
                 match hole.share {
                     None => node.store.hole(object, version, hole.range()).await?,
                     Some(share) => {
-                        node.store.reserve(object, 65536, version, hole.range(), share).await?;
+                        node.store.reserve(object, STRIP, version, hole.range(), share).await?;
                     }
                 }
                 Ok(Vec::new())
@@ -236,7 +249,29 @@ impl World {
                 *node.keys.lock().unwrap() = keys;
                 Reply::Done
             }
-            Call::Flush => Reply::Number(self.boot(number)),
+            Call::Flush => match node.store.flush().await {
+                Ok(()) => Reply::Number(self.boot(number)),
+                Err(_) => Reply::Failed(Errno::EIO),
+            },
+            Call::Claims { object, from, .. } => {
+                Reply::Claims(node.store.claims(object, from, CLAIMS_MAX).await)
+            }
+            Call::Resolve { object, fence, decided, .. } => {
+                node.raise(object, fence);
+                match node.store.resolve(object, fence, &decided).await {
+                    Ok(lacking) => Reply::Claims(lacking),
+                    Err(_) => Reply::Failed(Errno::EIO),
+                }
+            }
+            // Nothing is ever lost here, whatever it says of boots.
+            Call::Doubts { .. } | Call::Trust { .. } => Reply::Done,
+            Call::Settle { capability, sequence } => {
+                let up_to = Version { fence: capability.fence, sequence };
+                match node.store.settle(capability.object, 0..u64::MAX, up_to).await {
+                    Ok(()) => Reply::Done,
+                    Err(_) => Reply::Failed(Errno::EIO),
+                }
+            }
             Call::Space => {
                 Reply::Space { free: node.store.free(), capacity: node.store.capacity() }
             }
@@ -392,6 +427,18 @@ fn coordinate(node: u16) -> Coordinate {
 
 impl Rig {
     pub(crate) fn new(seed: u64) -> Rig {
+        let layout =
+            Layout { strategy: Strategy::Single, k: 1, m: 0, width: 2, strip: STRIP, group: 0 };
+        Rig::with(seed, layout, NODES)
+    }
+
+    /// One whose files have parities, on as many nodes as they need.
+    pub(crate) fn coded(seed: u64, (k, m): (u8, u8)) -> Rig {
+        let layout = Layout { strategy: Strategy::Parity, k, m, width: 2, strip: STRIP, group: 0 };
+        Rig::with(seed, layout, u16::from(k + m))
+    }
+
+    fn with(seed: u64, layout: Layout, count: u16) -> Rig {
         let mut rng = Rng::new(seed);
         let node = |number: u16, seed: u64| {
             let medium = |seed| Arc::new(MemMedium::new(seed));
@@ -402,18 +449,17 @@ impl Rig {
                 segment: 1 << 20,
                 checkpoint_bytes: 1 << 20,
             };
-            let store = run(Store::open(medium(seed), medium(seed + 1), options)).unwrap();
-            Node { store, fences: Mutex::default(), keys: Mutex::default() }
+            let (log, data) = (medium(seed), medium(seed + 1));
+            let store = run(Store::open(log, Arc::clone(&data), options)).unwrap();
+            Node { store, data, fences: Mutex::default(), keys: Mutex::default() }
         };
-        let nodes = (0..NODES).map(|number| node(number, rng.next_u64() >> 1)).collect();
+        let nodes = (0..count).map(|number| node(number, rng.next_u64() >> 1)).collect();
         let world = Arc::new(World {
             now: AtomicU64::new(1_000_000_000),
             rng: Mutex::new(Rng::new(rng.next_u64())),
             state: Mutex::default(),
             nodes,
         });
-        let layout =
-            Layout { strategy: Strategy::Single, k: 1, m: 0, width: 2, strip: 65536, group: 0 };
         let options = Options {
             capacity: 64 << 20,
             segment: 1 << 20,
@@ -428,8 +474,8 @@ impl Rig {
             cluster_key: [9; 32],
             volume: 5,
             life: 1,
-            nodes: (0..NODES).map(coordinate).collect(),
-            members: (0..NODES).collect(),
+            nodes: (0..count).map(coordinate).collect(),
+            members: (0..count).collect(),
             ..MetaOptions::default()
         };
         let line = Line::new(&world, SERVER);
@@ -448,7 +494,9 @@ impl Rig {
         // Each life has one of its own.
         let nonce = number ^ self.world.time().0;
         let options = DfsOptions { server: SERVER, client: number, nonce, volume: 5, mode };
-        let client = Arc::new(Dfs::new(line, options));
+        // Nodes here multiply nothing.
+        let without = Without { streams: true, ..Without::default() };
+        let client = Arc::new(Dfs::new_without(line, options, without));
         CLIENTS.with_borrow_mut(|all| all.insert(number, Arc::clone(&client)));
         self.beats.insert(number, self.world.time());
         let connecting = Arc::clone(&client);
@@ -473,8 +521,19 @@ impl Rig {
 
     /// All nodes lose power, and are back: what they have not flushed may be gone.
     pub(crate) fn power_fails(&self) {
+        self.power_fails_at(0..self.world.nodes.len() as u16);
+    }
+
+    /// The same of some.
+    pub(crate) fn power_fails_at(&self, nodes: impl Iterator<Item = u16>) {
         let mut state = self.world.state();
-        (0..NODES).for_each(|node| *state.boots.entry(node).or_default() += 1);
+        nodes.for_each(|node| *state.boots.entry(node).or_default() += 1);
+    }
+
+    /// All that a node has of bytes is damaged.
+    pub(crate) fn rots(&self, node: u16) {
+        let data = &self.world.nodes[usize::from(node)].data;
+        (0..8 << 20).step_by(4096).for_each(|at| data.corrupt(at));
     }
 
     pub(crate) fn full(&self, full: bool) {

@@ -79,7 +79,8 @@ fn copies_are_right_and_come_to_an_end_whatever_breaks() {
 /// the first code one is always at enough members; of the others that is for the rules to see to.
 fn stripes(seed: u64) -> Way {
     let units = [(2, 1), (3, 1), (2, 2)][(seed / 2 % 3) as usize];
-    Way { copies: Some(Strategy::Parity), units, ..Way::default() }
+    let (harsh, brings) = (seed / 6 % 2 == 1, seed / 12 % 2 == 1);
+    Way { copies: Some(Strategy::Parity), units, harsh, brings, ..Way::default() }
 }
 
 #[test]
@@ -132,13 +133,15 @@ fn one_seed_with_stripes() {
 }
 
 /// Stripes of three units that are moved between four nodes.
-fn moving_stripes() -> Way {
-    Way { copies: Some(Strategy::Parity), units: (2, 1), moves: true, ..Way::default() }
+fn moving_stripes(seed: u64) -> Way {
+    let (harsh, brings) = (seed / 2 % 2 == 1, seed / 4 % 2 == 1);
+    let copies = Some(Strategy::Parity);
+    Way { copies, units: (2, 1), moves: true, harsh, brings, ..Way::default() }
 }
 
 #[test]
 fn stripes_are_right_and_are_moved_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, moving_stripes()));
+    let runs = seeds::run(0..SEEDS, |seed| walk(seed, moving_stripes(seed)));
     if runs.is_alone {
         return;
     }
@@ -151,7 +154,7 @@ fn stripes_are_right_and_are_moved_whatever_breaks() {
 #[test]
 fn one_seed_with_stripes_that_moves() {
     let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..moving_stripes() })));
+    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..moving_stripes(seed) })));
 }
 
 /// The same where nodes come and go.
@@ -191,11 +194,14 @@ const CACHED: Way = Way {
     apart: false,
     copies: None,
     units: (0, 0),
+    brings: false,
     moves: false,
     tells: false,
 };
 const HARSH: Way = Way { harsh: true, ..CACHED };
 const COPIED: Way = Way { cached: None, copies: Some(Strategy::Ring), ..HARSH };
+const CODED: Way = Way { copies: Some(Strategy::Parity), units: (3, 1), ..COPIED };
+const MOVED: Way = Way { units: (2, 1), moves: true, ..CODED };
 
 macro_rules! canaries {
     ($($name:ident: $planted:expr, $way:expr, from $seed:literal,)*) => {
@@ -216,6 +222,12 @@ canaries! {
     nodes_that_trust_what_they_lost: Planted::Below(Fault::Trusting), COPIED, from 90,
     a_recall_that_waits_for_nobody: Planted::Below(Fault::Recall), CACHED, from 1,
     a_file_that_is_not_marked: Planted::Below(Fault::Mark), HARSH, from 13,
+    stripes_over_what_is_not_durable: Planted::Below(Fault::Volatile), CODED, from 2,
+    rows_that_are_not_read: Planted::Below(Fault::Unread), CODED, from 0,
+    stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), CODED, from 376,
+    stripes_that_too_few_have: Planted::Below(Fault::Few), CODED, from 2,
+    stripes_that_are_granted_too_early: Planted::Below(Fault::Hasty), CODED, from 32,
+    joiners_that_keep_what_they_have: Planted::Below(Fault::Kept), MOVED, from 136,
 }
 
 /// A story ends well, whatever is planted that it is not about; and not without its rules.

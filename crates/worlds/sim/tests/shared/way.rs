@@ -18,6 +18,8 @@ pub(crate) struct Way {
     pub(crate) copies: Option<Strategy>,
     /// Of stripes: how many units of data and how many parities.
     pub(crate) units: (u8, u8),
+    /// Of stripes: clients bring parities, which else nodes compute.
+    pub(crate) brings: bool,
     /// Nodes come and go.
     pub(crate) moves: bool,
     /// What happens is printed.

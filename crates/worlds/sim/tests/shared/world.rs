@@ -10,7 +10,7 @@ use std::time::Duration;
 use outboard_base::task::{poll_for, run};
 use outboard_base::{Ino, Time};
 use outboard_codec::mac::derive;
-use outboard_dfs::{Dfs, DfsOptions, Mode};
+use outboard_dfs::{Dfs, DfsOptions, Mode, Without};
 use outboard_flow::{Config, Conversations, Keys, Settings};
 use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Kvfs, Options};
@@ -99,6 +99,7 @@ pub(crate) struct World {
     pub(crate) kept: Option<Vec<(usize, Change)>>,
     planted: Option<Planted>,
     layout: Layout,
+    without: Without,
     /// The nodes that there may be, and those that files lie on at first.
     pub(crate) nodes: Vec<usize>,
     pub(crate) members: Vec<usize>,
@@ -176,6 +177,7 @@ impl World {
             kept: None,
             planted: way.planted,
             layout: layout(way),
+            without: Without { streams: way.brings, ..Without::default() },
             nodes: [NODES[0], NODES[1], SPARE, FOURTH][..if is_coded { 4 } else { 3 }].to_vec(),
             members: [NODES[0], NODES[1], SPARE, FOURTH][..members].to_vec(),
             volume: None,
@@ -322,7 +324,7 @@ impl World {
             nonce,
         };
         let twice = Twice::new(&net);
-        let dfs = Arc::new(Dfs::new(twice.clone(), options));
+        let dfs = Arc::new(Dfs::new_without(twice.clone(), options, self.without));
         (me, (net, twice), Role::Client(dfs, None))
     }
 
