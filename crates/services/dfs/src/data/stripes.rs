@@ -516,7 +516,14 @@ impl<N: Net> Data<N> {
             // First: zeros may take what that gives back.
             self.hole_at_members(grant, whole.saturating_mul(UNIT)..u64::MAX).await?;
         }
-        self.zero(grant, range.start..written).await
+        self.zero(grant, range.start..written).await?;
+        let (object, fence) = (grant.capability.object, grant.capability.fence);
+        let is_durable = self.versions.is_all_durable(object, fence);
+        if is_cut && range.start < written && !is_durable {
+            // What goes at members is gone for good; so are zeros, before the cut is answered.
+            self.flush_stripes(grant).await?;
+        }
+        Ok(())
     }
 
     async fn zero(&self, grant: &Grant, range: Range<u64>) -> Result<(), DataError> {
