@@ -72,8 +72,8 @@ pub(crate) fn ends_at(spread: &Spread) -> Option<u64> {
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Stripes of which nobody was answered anything go, and what is behind `sound`, where those end
-    /// that lacked nothing; what members hold then.
+    /// Stripes of which nobody was answered anything go, and what is behind `sound`, where those
+    /// end that lacked nothing; what members hold then.
     pub(crate) async fn cut_behind(
         &self,
         sealed: &Sealed,

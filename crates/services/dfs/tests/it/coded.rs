@@ -1,5 +1,5 @@
-//! Files with parities: what is at their nodes, what is read without some of these, and what becomes
-//! of a stripe whose writer dies.
+//! Files with parities: what is at their nodes, what is read without some of these, and what
+//! becomes of a stripe whose writer dies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

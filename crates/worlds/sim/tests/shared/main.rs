@@ -75,8 +75,8 @@ fn copies_are_right_and_come_to_an_end_whatever_breaks() {
     assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
 }
 
-/// Files lie as stripes: what one node lost, or two, the others have. Of two versions of a stripe of
-/// the first code one is always at enough members; of the others that is for the rules to see to.
+/// Files lie as stripes: what one node lost, or two, the others have. Of two versions of a stripe
+/// of the first code one is always at enough members; of the others rules see to that.
 fn stripes(seed: u64) -> Way {
     let units = [(2, 1), (3, 1), (2, 2)][(seed / 2 % 3) as usize];
     let (harsh, brings) = (seed / 6 % 2 == 1, seed / 12 % 2 == 1);
