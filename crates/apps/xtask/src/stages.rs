@@ -1,12 +1,13 @@
 //! `gate`, `test` and `long`: tables of named stages.
 //!
-//! [`table`] holds them. Every stage runs even when another one failed, unless it needs that one;
+//! [`table`] and [`long`] hold them. Every stage runs even when another one failed, unless it needs that one;
 //! the summary at the end names each, its verdict and its time. [`schedule`] says what runs beside
 //! what, [`executables`] how the crates' tests are built once and run, [`skips`] what a computer
 //! may leave out, [`record`] what the long command keeps of each piece it has run, [`runner`] what
 //! a stage proves.
 
 mod executables;
+mod long;
 mod record;
 mod runner;
 mod schedule;
@@ -17,11 +18,12 @@ use std::time::Duration;
 
 use crate::project::Project;
 use executables::Which;
+use long::{LONG, REPLACED};
 use record::Record;
 pub(crate) use runner::{Runner, runners};
 use schedule::Output;
 use skips::SkipFile;
-use table::{GATE, LONG, REPLACED, TEST};
+use table::{GATE, TEST};
 
 /// The profile in which everything that stages run is built.
 const PROFILE: &str = "test-fast";

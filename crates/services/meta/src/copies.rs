@@ -121,9 +121,10 @@ impl Sealed {
         (voters.map(|(claim, _)| claim).collect(), all_vote)
     }
 
-    /// By what those say that have a say. If all doubt nobody must have a version for it to go forward: what was synced is at all of them, and the
-    /// rest anywhere. Of whom nothing is told had it, and a hole took it away, or never had it, and
-    /// then it was not done: in either case it may stay, or go.
+    /// By what those say that have a say. If all doubt nobody must have a version for it to go
+    /// forward: what was synced is at all of them, and the rest anywhere. Of whom nothing is told
+    /// had it, and a hole took it away, or never had it, and then it was not done: in either case
+    /// it may stay, or go.
     fn decide(&self, number: u64, claims: &[Claim], doubts: &Doubts) -> Result<Strip> {
         let of_model = |version: Version| outboard_cluster::Version {
             fence: version.fence,

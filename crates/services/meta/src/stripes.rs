@@ -28,10 +28,10 @@ use crate::nodes::QUICK;
 const CHECKED: u64 = 256;
 
 /// The newest version that one has stable, or that all have pending, if `k` have it; and who has
-/// it. (Of copies who tells nothing has no say, as a hole may have taken it away there; stripes have
-/// no holes but behind the end, of which nothing is decided.) With `any` it need not be known to have been done: then the newest that `k`
-/// have. That nothing was written is believed only if nobody has anything stable. `None`: more was
-/// lost than the stripe bears.
+/// it. (Of copies who tells nothing has no say, as a hole may have taken it away there. Stripes
+/// have no holes but behind the end, of which nothing is decided.) With `any` it need not be known
+/// to have been done: then the newest that `k` have. That nothing was written is believed only if
+/// nobody has anything stable. `None`: more was lost than the stripe bears.
 pub(crate) fn decide(k: usize, voters: &[(usize, &Claim)], any: bool) -> Option<(Version, u32)> {
     let k = if is_planted(Fault::Few) { 1 } else { k };
     let pends = |claim: &Claim| claim.pending.map(|taken| taken.version);

@@ -7,7 +7,8 @@
 use std::path::Path;
 
 use super::executables::FEATURES;
-use super::table::{LONG, TEST};
+use super::long::LONG;
+use super::table::TEST;
 use super::{Action, Stage};
 use crate::inventory::{Test, holds};
 use crate::project::Project;

@@ -99,7 +99,7 @@ impl<N: Net> Data<N> {
             self.flush_stripes(grant).await?;
             return self.settle(grant).await;
         }
-        // Who does not hear that keeps what was replaced for longer; what the others have is flushed.
+        // Who does not hear that keeps what was replaced for longer; what others have is flushed.
         let settled = self.settle(grant).await;
         let mut nodes = self.nodes(grant);
         if !is_redundant(grant) {

@@ -265,8 +265,8 @@ impl<N: Net> Data<N> {
         self.put_rows(grant, stripe, part.rows.start, units).await
     }
 
-    /// Rows of all data units become those, and of the parities what belongs to them, under a version
-    /// of their own. The caller has the stripe alone.
+    /// Rows of all data units become those, and of the parities what belongs to them, under a
+    /// version of their own. The caller has the stripe alone.
     async fn put_rows(
         &self,
         grant: &Grant,
@@ -379,8 +379,8 @@ impl<N: Net> Data<N> {
         Ok(all)
     }
 
-    /// Rows of a unit of a stripe, which nobody writes meanwhile: its member's, or computed of those
-    /// of others.
+    /// Rows of a unit of a stripe, which nobody writes meanwhile: its member's, or computed of
+    /// those of others.
     async fn rows_of(
         &self,
         grant: &Grant,
