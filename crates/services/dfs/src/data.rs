@@ -117,7 +117,7 @@ impl<N: Net> Data<N> {
     }
 
     /// The same, that has no nodes compute parities, but does so itself.
-    pub(crate) fn without_streams(net: N) -> Data<N> {
+    pub fn without_streams(net: N) -> Data<N> {
         Data::with(net, Streams::none())
     }
 

@@ -198,7 +198,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let users = users::read_notes(&kvfs, &mut keys).await?;
         let inner = Inner {
             kvfs,
-            data: Data::new(net),
+            // What it mends is to reach members that do not reach each other.
+            data: Data::without_streams(net),
             placement: Mutex::new(Arc::new(placement)),
             former_leases_end,
             clients: Mutex::new(clients),
