@@ -695,4 +695,5 @@ pub(super) fn runs_of_file(k: u64, rows: &[Range<u64>], from: u64) -> Vec<Range<
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
 mod tests;

@@ -161,7 +161,7 @@ fn damaged_members_are_computed_and_mended() {
             // Parts of grains: the rest of them is computed, too.
             for at in (0..bytes.len()).step_by(8192) {
                 bytes[at] ^= 1;
-                write(&mut rig, &one, file, at as u64, &bytes[at..=at].to_vec());
+                write(&mut rig, &one, file, at as u64, &bytes[at..=at]);
             }
             sync(&mut rig, &one, file).unwrap();
             assert!(is_encoded(&rig, file.0, units, &bytes));

@@ -21,7 +21,9 @@ use outboard_node::{Copies, Store, StoreOptions, Version};
 use outboard_volume::{Answer as VolumeAnswer, Caller, Payload, Volume, VolumeEvent};
 use outboard_wire::file::{Attr, Flags, Header, Reply as FileReply, Request, open_flags};
 use outboard_wire::shared::call::{CLAIMS_MAX, Call, Key, Layout, Object, Reply};
-use outboard_wire::shared::{Answer, Coordinate, Heads, Peer, Reason, Role, Strategy, Target};
+use outboard_wire::shared::{
+    Answer, Coordinate, Heads, HoleHead, Peer, Reason, Role, Strategy, Target, WriteHead,
+};
 
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Line>;
 pub(crate) type Client = Dfs<Line>;
@@ -40,7 +42,34 @@ pub(crate) struct Node {
     keys: Mutex<Vec<Key>>,
 }
 
+/// What becomes of a change at a node.
+type Outcome = std::result::Result<(), Reason>;
+
 impl Node {
+    async fn write(&self, heads: &Heads, write: &WriteHead, data: &[u8]) -> Outcome {
+        let (object, fence) = (heads.capability.object, heads.capability.fence);
+        let version = Version { fence, sequence: write.sequence };
+        let previous = (write.previous > 0).then_some(Version { fence, sequence: write.previous });
+        if heads.capability.strategy == Strategy::Single {
+            return self.store.write(object, STRIP, version, previous, write.offset, data).await;
+        }
+        let copies = Copies { previous, settled: heads.head.settled, epoch: heads.head.epoch };
+        self.store.write_copy(object, STRIP, version, copies, write.offset, data).await
+    }
+
+    async fn hole(&self, heads: &Heads, hole: &HoleHead) -> Outcome {
+        let (object, fence) = (heads.capability.object, heads.capability.fence);
+        let version = Version { fence, sequence: hole.sequence };
+        if heads.capability.strategy != Strategy::Single {
+            let up_to = Version { fence, sequence: heads.head.settled };
+            self.store.settle(object, hole.range(), up_to).await?;
+        }
+        match hole.share {
+            None => self.store.hole(object, version, hole.range()).await,
+            Some(share) => self.store.reserve(object, STRIP, version, hole.range(), share).await,
+        }
+    }
+
     fn raise(&self, object: u64, fence: u64) {
         let mut fences = self.fences.lock().unwrap();
         let known = fences.entry(object).or_default();
@@ -184,34 +213,12 @@ impl World {
                 if outboard_codec::crc32c(data) != write.crc || self.state().full {
                     return Err(if self.state().full { Reason::Full } else { Reason::Invalid });
                 }
-                let version = Version { fence, sequence: write.sequence };
-                let previous =
-                    (write.previous > 0).then_some(Version { fence, sequence: write.previous });
                 node.raise(object, fence);
-                if capability.strategy == Strategy::Single {
-                    node.store.write(object, STRIP, version, previous, write.offset, data).await?;
-                } else {
-                    let (settled, epoch) = (heads.head.settled, heads.head.epoch);
-                    let copies = Copies { previous, settled, epoch };
-                    let at = write.offset;
-                    node.store.write_copy(object, STRIP, version, copies, at, data).await?;
-                }
-                Ok(Vec::new())
+                node.write(heads, write, data).await.map(|()| Vec::new())
             }
             Target::Hole(hole) => {
                 node.raise(object, fence);
-                let version = Version { fence, sequence: hole.sequence };
-                if capability.strategy != Strategy::Single {
-                    let up_to = Version { fence, sequence: heads.head.settled };
-                    node.store.settle(object, hole.range(), up_to).await?;
-                }
-                match hole.share {
-                    None => node.store.hole(object, version, hole.range()).await?,
-                    Some(share) => {
-                        node.store.reserve(object, STRIP, version, hole.range(), share).await?;
-                    }
-                }
-                Ok(Vec::new())
+                node.hole(heads, hole).await.map(|()| Vec::new())
             }
             Target::Read(read) if read.map => {
                 let runs = node.store.map(object, read.offset, read.bytes as usize / 16).await;
