@@ -480,12 +480,12 @@ mod tests {
             (
                 "volume = \"main\"",
                 "volume = \"a\"\nlayout = \"strategy=ring,k=9\"",
-                "more copies than there are nodes",
+                "asks for 9 nodes",
             ),
             (
                 "volume = \"main\"",
                 "volume = \"a\"\nlayout = \"strategy=parity,k=2,m=1\"",
-                "parities",
+                "asks for 3 nodes",
             ),
             ("volume = \"main\"", "volume = \"a\"\ntrust = \"nobody\"", "sealed"),
             ("volume = \"main\"", "volum = \"main\"", "volum"),
