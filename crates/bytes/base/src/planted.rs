@@ -61,10 +61,6 @@ pub enum Fault {
     Untold,
     /// Of a stripe what one member has goes forward.
     Few,
-    /// A file with parities is granted to a writer whatever of it is not durable.
-    Hasty,
-    /// Who joins a file with parities keeps what it has of it.
-    Kept,
 }
 
 thread_local! {

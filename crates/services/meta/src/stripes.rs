@@ -98,7 +98,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub(crate) async fn make_durable(&self, ino: Ino) -> Result<()> {
         let spread = self.volume().spread(ino).await?;
         let is_fresh = spread.attr.size == 0 && spread.attr.blocks == 0;
-        if !is_coded(&spread.layout) || is_fresh || is_planted(Fault::Hasty) {
+        if !is_coded(&spread.layout) || is_fresh {
             return Ok(());
         }
         let members = self.nodes_of(&spread);
@@ -147,7 +147,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let is_new =
             |one: &&Coordinate| self.chores().unit_of_joiner(ino, one.node) != Some(one.unit);
         let new: Vec<Coordinate> = joiners.iter().filter(is_new).copied().collect();
-        if new.is_empty() || !is_coded(&spread.layout) || is_planted(Fault::Kept) {
+        if new.is_empty() || !is_coded(&spread.layout) {
             return Ok(());
         }
         self.seal_at(&new, ino.0, fence).await?;

@@ -201,7 +201,6 @@ const CACHED: Way = Way {
 const HARSH: Way = Way { harsh: true, ..CACHED };
 const COPIED: Way = Way { cached: None, copies: Some(Strategy::Ring), ..HARSH };
 const CODED: Way = Way { copies: Some(Strategy::Parity), units: (3, 1), ..COPIED };
-const MOVED: Way = Way { units: (2, 1), moves: true, ..CODED };
 
 macro_rules! canaries {
     ($($name:ident: $planted:expr, $way:expr, from $seed:literal,)*) => {
@@ -226,8 +225,6 @@ canaries! {
     rows_that_are_not_read: Planted::Below(Fault::Unread), CODED, from 0,
     stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), CODED, from 202,
     stripes_that_too_few_have: Planted::Below(Fault::Few), CODED, from 4,
-    stripes_that_are_granted_too_early: Planted::Below(Fault::Hasty), CODED, from 356,
-    joiners_that_keep_what_they_have: Planted::Below(Fault::Kept), MOVED, from 144,
 }
 
 /// A story ends well, whatever is planted that it is not about; and not without its rules.
