@@ -221,7 +221,7 @@ canaries! {
     nodes_that_trust_what_they_lost: Planted::Below(Fault::Trusting), COPIED, from 90,
     a_recall_that_waits_for_nobody: Planted::Below(Fault::Recall), CACHED, from 1,
     a_file_that_is_not_marked: Planted::Below(Fault::Mark), HARSH, from 13,
-    stripes_over_what_is_not_durable: Planted::Below(Fault::Volatile), CODED, from 34,
+    stripes_over_what_is_not_durable: Planted::Below(Fault::Volatile), CODED, from 118,
     rows_that_are_not_read: Planted::Below(Fault::Unread), CODED, from 0,
     stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), CODED, from 202,
     stripes_that_too_few_have: Planted::Below(Fault::Few), CODED, from 4,
