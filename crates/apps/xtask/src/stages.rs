@@ -1,10 +1,10 @@
 //! `gate`, `test` and `long`: tables of named stages.
 //!
-//! [`table`] and [`long`] hold them. Every stage runs even when another one failed, unless it needs
-//! that one; the summary at the end names each, its verdict and its time. [`schedule`] says what
-//! runs beside what, [`executables`] how the crates' tests are built once and run, [`skips`] what a
-//! computer may leave out, [`record`] what the long command keeps of each piece it has run,
-//! [`runner`] what a stage proves.
+//! [`mod@table`] and [`mod@long`] hold them. Every stage runs even when another one failed, unless
+//! it needs that one; the summary at the end names each, its verdict and its time. [`schedule`]
+//! says what runs beside what, [`executables`] how the crates' tests are built once and run,
+//! [`skips`] what a computer may leave out, [`record`] what the long command keeps of each piece it
+//! has run, [`runner`] what a stage proves.
 
 mod executables;
 mod long;
