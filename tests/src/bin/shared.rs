@@ -516,7 +516,8 @@ fn away_under_a_writer(
     let (gone, longest) = (away.len(), writer.longest());
     println!("  {gone} of {count} nodes stopped: the longest write took {longest:.1?}");
     drop(stopped);
-    // Those that were away may lack something still: who is killed is waited for then.
+    // Else who is killed would be waited for, as too few that have all are left.
+    filled(&cluster)?;
     for node in 1..=count {
         writer.goes_on(STALL, "nodes come back")?;
         cluster.kill(&format!("node.{node}"))?;
