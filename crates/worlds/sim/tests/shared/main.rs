@@ -36,43 +36,39 @@ use world::{CLIENTS, NODES};
 /// The usual seeds.
 const SEEDS: u64 = 40;
 
-fn sum(counts: &[Counts], of: impl Fn(&Counts) -> u64) -> u64 {
-    counts.iter().map(of).sum()
-}
+/// What walks met, of which there is to be more than this together.
+type Met = (&'static str, fn(&Counts) -> u64, u64);
 
-#[test]
-fn a_cluster_is_right_and_comes_to_an_end_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, Way::default()));
+const ASKED: Met = ("asked", |run| run.asked, 10_000);
+const POWER: Met = ("power", |run| run.power, 3);
+const PLACED: Met = ("placed", |run| run.placed, SEEDS);
+
+/// Walks the usual seeds, or one.
+fn all_end_well(way: fn(u64) -> Way, met: &[Met]) {
+    let runs = seeds::run(0..SEEDS, |seed| walk(seed, way(seed)));
     if runs.is_alone {
         return;
     }
-    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
-    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
-    assert!(met(|run| run.deaths) > 20, "{}", met(|run| run.deaths));
-    assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
-    assert!(met(|run| run.replays) > 20, "{}", met(|run| run.replays));
-    assert!(met(|run| run.lost) > 1000, "{}", met(|run| run.lost));
-    assert!(met(|run| run.hits) > 500, "{}", met(|run| run.hits));
-    assert!(met(|run| run.proved) > 3, "{}", met(|run| run.proved));
-    assert!(met(|run| run.kept) > 100, "{}", met(|run| run.kept));
+    for (what, of, least) in met {
+        let count: u64 = runs.outcomes.iter().map(of).sum();
+        assert!(count > *least, "{what}: {count}");
+    }
+}
+
+/// Prints a seed; of the usual runs the first.
+fn one(way: fn(u64) -> Way) {
+    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
+    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..way(seed) })));
+}
+
+fn usual(_: u64) -> Way {
+    Way::default()
 }
 
 /// The usual way with copies: a ring for two seeds, a tree for the next two.
 fn copies(seed: u64) -> Way {
     let strategy = if seed % 4 < 2 { Strategy::Ring } else { Strategy::BinaryTree };
     Way { copies: Some(strategy), ..Way::default() }
-}
-
-/// The same with two copies of each file: what one node lost with its power the other has.
-#[test]
-fn copies_are_right_and_come_to_an_end_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, copies(seed)));
-    if runs.is_alone {
-        return;
-    }
-    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
-    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
-    assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
 }
 
 /// Files lie as stripes: what one node lost, or two, the others have. Of two versions of a stripe
@@ -83,53 +79,10 @@ fn stripes(seed: u64) -> Way {
     Way { copies: Some(Strategy::Parity), units, harsh, brings, ..Way::default() }
 }
 
-#[test]
-fn stripes_are_right_and_come_to_an_end_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, stripes(seed)));
-    if runs.is_alone {
-        return;
-    }
-    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
-    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
-    assert!(met(|run| run.power) > 3, "{}", met(|run| run.power));
-}
-
 /// Nodes come and go, and files are moved: of one copy, and of two.
 fn moving(seed: u64) -> Way {
     let copies = (!seed.is_multiple_of(3)).then(|| copies(seed).copies).flatten();
     Way { copies, moves: true, ..Way::default() }
-}
-
-#[test]
-fn files_are_right_and_are_moved_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, moving(seed)));
-    if runs.is_alone {
-        return;
-    }
-    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
-    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
-    assert!(met(|run| run.placed) > SEEDS, "{}", met(|run| run.placed));
-}
-
-/// Prints a seed; of the usual runs the first.
-#[test]
-fn one_seed() {
-    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..Way::default() })));
-}
-
-/// The same with copies.
-#[test]
-fn one_seed_with_copies() {
-    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..copies(seed) })));
-}
-
-/// The same with stripes.
-#[test]
-fn one_seed_with_stripes() {
-    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..stripes(seed) })));
 }
 
 /// Stripes of three units that are moved between four nodes.
@@ -140,28 +93,62 @@ fn moving_stripes(seed: u64) -> Way {
 }
 
 #[test]
-fn stripes_are_right_and_are_moved_whatever_breaks() {
-    let runs = seeds::run(0..SEEDS, |seed| walk(seed, moving_stripes(seed)));
-    if runs.is_alone {
-        return;
-    }
-    let met = |of: fn(&Counts) -> u64| sum(&runs.outcomes, of);
-    assert!(met(|run| run.asked) > 10_000, "{}", met(|run| run.asked));
-    assert!(met(|run| run.placed) > SEEDS, "{}", met(|run| run.placed));
+fn a_cluster_is_right_and_comes_to_an_end_whatever_breaks() {
+    let met: [Met; 6] = [
+        ("deaths", |run| run.deaths, 20),
+        ("replays", |run| run.replays, 20),
+        ("lost", |run| run.lost, 1000),
+        ("hits", |run| run.hits, 500),
+        ("proved", |run| run.proved, 3),
+        ("kept", |run| run.kept, 100),
+    ];
+    all_end_well(usual, &[&met[..], &[ASKED, POWER]].concat());
 }
 
-/// The same where stripes are moved.
+/// With two copies of each file: what one node lost with its power the other has.
 #[test]
-fn one_seed_with_stripes_that_moves() {
-    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..moving_stripes(seed) })));
+fn copies_are_right_and_come_to_an_end_whatever_breaks() {
+    all_end_well(copies, &[ASKED, POWER]);
 }
 
-/// The same where nodes come and go.
+#[test]
+fn stripes_are_right_and_come_to_an_end_whatever_breaks() {
+    all_end_well(stripes, &[ASKED, POWER]);
+}
+
+#[test]
+fn files_are_right_and_are_moved_whatever_breaks() {
+    all_end_well(moving, &[ASKED, PLACED]);
+}
+
+#[test]
+fn stripes_are_right_and_are_moved_whatever_breaks() {
+    all_end_well(moving_stripes, &[ASKED, PLACED]);
+}
+
+#[test]
+fn one_seed() {
+    one(usual);
+}
+
+#[test]
+fn one_seed_with_copies() {
+    one(copies);
+}
+
+#[test]
+fn one_seed_with_stripes() {
+    one(stripes);
+}
+
 #[test]
 fn one_seed_that_moves() {
-    let tells = std::env::var_os("OUTBOARD_SEED").is_some();
-    seeds::run(0..1, |seed| println!("{:?}", walk(seed, Way { tells, ..moving(seed) })));
+    one(moving);
+}
+
+#[test]
+fn one_seed_with_stripes_that_moves() {
+    one(moving_stripes);
 }
 
 #[test]
