@@ -66,7 +66,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For packets in frames of `mtu` bytes (what IPv4 may send at once: 1500 to 9000), with all
+    /// For packets in frames of `mtu` bytes (what IPv4 may send at once: 1280 to 65,535), with all
     /// else as a local network wants it.
     #[must_use]
     pub fn of_mtu(mtu: usize) -> Settings {

@@ -480,9 +480,11 @@ impl<N: Net> Data<N> {
         }
     }
 
-    /// A member was not reached by the one that passes writes on to it.
+    /// A member was not reached by the one that passes writes on to it. Of a stripe it may be one
+    /// that had no room for its unit: who brings each its unit finds out.
     fn is_unreached(&self, heads: &Heads, rank: u8) {
         if let Target::Write(write) = &heads.target
+            && write.strategy != Strategy::Parity
             && let Some(member) = write.coordinates.as_slice().get(usize::from(rank))
         {
             self.places.is_unreached(heads.capability.object, member.node);

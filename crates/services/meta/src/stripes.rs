@@ -5,7 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::Duration;
 
+use outboard_base::limits::FILE_SIZE_MAX;
 use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result};
@@ -24,6 +26,8 @@ use crate::delegations::Held;
 use crate::grants::NOBODY;
 use crate::nodes::QUICK;
 
+/// How long members are given to flush what others wrote there, too.
+const FLUSH: Duration = Duration::from_secs(30);
 /// Stripes that are checked before others have the file in between.
 const CHECKED: u64 = 256;
 
@@ -80,7 +84,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         found: Vec<Object>,
         sound: Option<u64>,
     ) -> Result<Vec<Object>> {
-        let sound = sound.map(|end| end.next_multiple_of(STRIP));
+        let sound = sound.map(|end| end.min(FILE_SIZE_MAX).next_multiple_of(STRIP));
         let end = ends_at(&sealed.spread).into_iter().chain(sound).min().unwrap_or(u64::MAX);
         if found.iter().all(|object| object.end <= end) {
             return Ok(found);
@@ -110,9 +114,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         };
         // One that does not answer is not waited for; one that lost power meanwhile doubts.
         if all_trust().await {
-            let flushed = self.in_time(self.data().flush(members.iter().map(peer))).await;
+            let flushed = self.within(FLUSH, self.data().flush(members.iter().map(peer))).await;
             match all_trust().await {
-                true if flushed.is_ok() => return Ok(()),
+                true if flushed.is_some_and(|flushed| flushed.is_ok()) => return Ok(()),
                 // It takes long.
                 true => return Err(Errno::EAGAIN),
                 false => {}

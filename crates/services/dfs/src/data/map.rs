@@ -129,7 +129,8 @@ impl<N: Net> Data<N> {
         let is_all = rows.len() < most;
         // Of the last one that was told not all rows are known.
         let end = rows.last().filter(|_| !is_all).map_or(u64::MAX, |last| last.end / UNIT);
-        let end = end.min(first.saturating_add(STRIPES as u64));
+        let base = rows.first().map_or(first, |row| first.max(row.start / UNIT));
+        let end = end.min(base.saturating_add(STRIPES as u64));
         let is_end = is_all && rows.last().is_none_or(|last| last.end <= end.saturating_mul(UNIT));
         let known = if is_end { u64::MAX } else { end.saturating_mul(stripe_len(grant)) };
         let last = end.saturating_mul(UNIT);

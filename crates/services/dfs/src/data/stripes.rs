@@ -12,11 +12,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use outboard_base::Ino;
 use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::try_join_abreast;
+use outboard_base::{Ino, Time};
 use outboard_codec::crc32c;
 use outboard_codec::erasure::{Code, Error, Field};
 use outboard_flow::Net;
@@ -182,17 +183,23 @@ fn encoded(grant: &Grant, mut units: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, DataE
 /// Stripes that a client has data nodes multiply at a time: half of what each gives it credit for.
 const STREAMS: usize = 32;
 
+/// How long none is begun after one that failed: nodes do not reach each other, or have no room.
+const REST: Duration = Duration::from_secs(20);
+
 /// Stripes that data nodes multiply (NetDFS VI). Of others the parities are computed here: where a
 /// member is away, or one joins, or nodes have enough to do.
 #[derive(Debug)]
 pub(super) struct Streams {
     most: usize,
     under_way: AtomicUsize,
+    /// None is begun before.
+    rests: AtomicU64,
 }
 
 impl Default for Streams {
     fn default() -> Streams {
-        Streams { most: STREAMS, under_way: AtomicUsize::new(0) }
+        let (under_way, rests) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Streams { most: STREAMS, under_way, rests }
     }
 }
 
@@ -202,13 +209,18 @@ impl Streams {
         Streams { most: 0, ..Streams::default() }
     }
 
-    fn begin(&self, grant: &Grant) -> Option<Stream<'_>> {
+    fn begin(&self, grant: &Grant, now: Time) -> Option<Stream<'_>> {
         let units = (0..u8::MAX).zip(&grant.nodes);
         let is_whole = grant.nodes.len() == grant.layout.nodes()
             && units.into_iter().all(|(unit, member)| unit == member.unit);
         let stream = Stream(&self.under_way);
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        (is_whole && before < self.most).then_some(stream)
+        let rests = now.0 < self.rests.load(Ordering::Relaxed);
+        (is_whole && before < self.most && !rests).then_some(stream)
+    }
+
+    fn failed(&self, now: Time) {
+        self.rests.store(now.after(REST).0, Ordering::Relaxed);
     }
 }
 
@@ -281,7 +293,7 @@ impl<N: Net> Data<N> {
         let begun = self.versions.begin_write(object, fence, stripe)?;
         let offset = stripe.checked_mul(UNIT).and_then(|start| start.checked_add(from));
         let offset = offset.ok_or(DataError::Refused(Reason::Range))?;
-        let stream = self.streams.begin(grant);
+        let stream = self.streams.begin(grant, self.net.now());
         let units = if stream.is_some() { data } else { encoded(grant, data)? };
         let parities = if stream.is_some() { self.parities(grant) } else { Vec::new() };
         let brings = |member: &&Coordinate| stream.is_none() || member.role == Role::Data;
@@ -320,7 +332,12 @@ impl<N: Net> Data<N> {
             self.takes(grant, peer, &answer, false);
             self.has_written(grant, member, answer.boot)
         });
-        try_join_abreast(MEMBERS_MAX, each).await?;
+        if let Err(error) = try_join_abreast(MEMBERS_MAX, each).await {
+            if stream.is_some() {
+                self.streams.failed(self.net.now());
+            }
+            return Err(error);
+        }
         for (member, boot) in parities {
             self.has_written(grant, &member, boot)?;
         }

@@ -11,7 +11,7 @@ use super::*;
 
 const INO: Ino = Ino(7);
 
-fn grant(mode: Mode, fence: u64) -> Grant {
+pub(crate) fn grant(mode: Mode, fence: u64) -> Grant {
     let layout =
         Layout { strategy: Strategy::Single, k: 1, m: 0, width: 1, strip: 65536, group: 0 };
     let capability = Capability {

@@ -202,6 +202,8 @@ impl<M: Medium> Store<M> {
                 if let Some(outcome) = outcome.get() {
                     return *outcome;
                 }
+                // What others wait for may be written.
+                self.leader.notify();
             },
         }
     }

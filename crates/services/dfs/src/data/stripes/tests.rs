@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use outboard_base::Rng;
 
 use super::*;
+use crate::table::tests::grant;
 
 /// Places that matter: about ends of units, of grains, of stripes.
 fn place(rng: &mut Rng, k: u64) -> u64 {
@@ -143,4 +144,34 @@ fn runs_of_a_file_are_the_rows_of_all_its_units() {
             assert_eq!(found, is_data(byte), "{byte} of {rows:?}, k {k}");
         }
     }
+}
+
+/// A data node that had no room for its unit was named by the others as one that they did not
+/// reach, twice in a minute, and the file went on without it, though it was there all the time.
+#[test]
+fn after_a_stream_that_failed_each_member_is_asked_itself() {
+    let mut grant = grant(Mode::Write, 1);
+    (grant.layout.strategy, grant.layout.k, grant.layout.m) = (Strategy::Parity, 2, 1);
+    let (address, port) = ([127, 0, 0, 1], 1);
+    let member = |unit: u8| Coordinate {
+        address,
+        port,
+        node: unit.into(),
+        unit,
+        role: if unit < 2 { Role::Data } else { Role::Parity },
+    };
+    grant.nodes = (0..3).map(member).collect();
+    let (streams, now) = (Streams::default(), Time(5));
+    let some: Vec<_> = (0..STREAMS).map(|_| streams.begin(&grant, now)).collect();
+    assert!(some.iter().all(Option::is_some) && streams.begin(&grant, now).is_none());
+    drop(some);
+    assert!(streams.begin(&grant, now).is_some(), "they have ended");
+    streams.failed(now);
+    assert!(streams.begin(&grant, now).is_none());
+    assert!(streams.begin(&grant, now.after(REST)).is_some());
+    grant.nodes.swap(0, 1);
+    assert!(streams.begin(&grant, now.after(REST)).is_none(), "in another order");
+    grant.nodes.pop();
+    assert!(streams.begin(&grant, now.after(REST)).is_none(), "one is away");
+    assert!(Streams::none().begin(&grant, now).is_none());
 }
