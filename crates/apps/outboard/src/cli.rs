@@ -269,7 +269,7 @@ Examples:
   outboard layout mnt/file
   outboard layout mnt/dir --set strategy=single,width=2,strip=64K
   outboard layout mnt/dir --set strategy=ring,k=3    three copies, passed on from node to node
-  outboard layout mnt/dir --set strategy=parity,k=3,m=2   five nodes, of which any two may be lost")]
+  outboard layout mnt/dir --set strategy=parity,k=3,m=2    any two of five nodes may be lost")]
     Layout {
         /// A file or directory of a mounted shared volume
         path: PathBuf,
