@@ -215,6 +215,11 @@ impl<T: Target> Conversations<T> {
         f(&mut self.target())
     }
 
+    /// A part is at one of these places from now on: they are all tried at once.
+    pub fn know_places(&self, peer: Peer, places: &[SocketAddrV4]) {
+        self.state().know(peer, places);
+    }
+
     /// The life of a peer, as its last opening said.
     #[must_use]
     pub fn life_of(&self, peer: Peer) -> Option<u64> {
@@ -347,7 +352,7 @@ impl<T: Target> Drop for Sleep<'_, T> {
 
 impl<T: Target> Net for Conversations<T> {
     fn know(&self, peer: Peer, address: SocketAddrV4) {
-        self.state().know(peer, address);
+        self.know_places(peer, &[address]);
     }
 
     fn call(&self, to: Peer, call: Vec<u8>) -> impl Future<Output = Result<Vec<u8>, Gone>> {

@@ -47,6 +47,11 @@ impl<T> Clone for Asking<T> {
 }
 
 impl<T: Target> Asking<T> {
+    /// A part is at one of these places from now on.
+    pub fn know_places(&self, peer: Peer, places: &[SocketAddrV4]) {
+        self.conversations.know_places(peer, places);
+    }
+
     /// Begins `future`, rings, and goes on with it.
     async fn ringing<O>(&self, future: impl Future<Output = O>) -> O {
         let mut future = pin!(future);

@@ -110,7 +110,8 @@ impl State {
         // tried some more before it is believed.
         let attempt = link.attempt.as_mut().filter(|attempt| attempt.nonce == refusal.nonce);
         if let Some(attempt) = attempt {
-            attempt.refusals += 1;
+            let here = attempt.places.iter_mut().filter(|(place, _)| *place == address);
+            here.for_each(|(_, refusals)| *refusals += 1);
             return;
         }
         if let Some(talk) = &mut link.talk
@@ -122,10 +123,17 @@ impl State {
         }
     }
 
-    /// Begins to open a conversation with `peer`; if nobody knows how, what is asked ends.
+    /// Begins to open a conversation with `peer` wherever it may be: where it was found last, or
+    /// else at `address`, and where it was told to be. If nobody knows, what is asked ends.
     pub(super) fn attempt(&mut self, peer: Peer, address: Option<SocketAddrV4>) {
-        let address = address.or_else(|| self.links.get(&peer).and_then(|link| link.address));
-        let Some(address) = address else { return self.give_up(peer, Gone::Unanswered) };
+        let link = self.links.get(&peer);
+        let found = link.and_then(|link| link.address).or(address);
+        let told = link.map_or(&[][..], |link| &link.places).iter().copied();
+        let told = told.filter(|place| Some(*place) != found);
+        let places: Vec<_> = found.into_iter().chain(told).map(|place| (place, 0)).collect();
+        if places.is_empty() {
+            return self.give_up(peer, Gone::Unanswered);
+        }
         if self.config.keys.of(peer).is_none() {
             return self.give_up(peer, Gone::Refused);
         }
@@ -136,7 +144,7 @@ impl State {
         }
         let (nonce, now) = (self.nonce(), self.now);
         let (until, wait) = (now.after(OPEN_FOR), OPEN_AGAIN.0);
-        let attempt = Attempt { nonce, here, address, until, next: now, wait, refusals: 0 };
+        let attempt = Attempt { nonce, here, places, until, next: now, wait };
         self.link(peer).attempt = Some(attempt);
         self.ready.insert(peer);
     }
@@ -174,15 +182,17 @@ impl State {
             self.close_attempt(peer);
             return self.give_up(peer, Gone::Unanswered);
         }
-        if attempt.next <= now && attempt.refusals >= REFUSALS {
+        let is_refused = attempt.places.iter().all(|(_, refusals)| *refusals >= REFUSALS);
+        if attempt.next <= now && is_refused {
             self.close_attempt(peer);
             return self.give_up(peer, Gone::Refused);
         }
         if attempt.next <= now {
             attempt.next = now.after(attempt.wait);
             attempt.wait = (attempt.wait * 2).min(OPEN_AGAIN.1);
-            let address = attempt.address;
-            self.offer(peer, address);
+            for (place, _) in attempt.places.clone() {
+                self.offer(peer, place);
+            }
         }
     }
 
@@ -209,8 +219,7 @@ impl State {
         if link.attempt.is_none() {
             // The wish may be an old one, sent again from elsewhere: what is asked here goes on
             // trying where the peer was proved or told to be.
-            let known = link.address.unwrap_or(address);
-            self.attempt(peer, Some(known));
+            self.attempt(peer, Some(address));
             // Sent at once, below.
             let wait = now.after(OPEN_AGAIN.0);
             let attempt = self.links.get_mut(&peer).and_then(|link| link.attempt.as_mut());

@@ -30,12 +30,11 @@ pub(super) struct Attempt {
     pub(super) nonce: u64,
     /// Queue and first number of a conversation; none if the other end is only asked to open one.
     pub(super) here: Option<(u32, Psn)>,
-    pub(super) address: SocketAddrV4,
+    /// Where the other end may be, and how often somebody said there that it is refused.
+    pub(super) places: Vec<(SocketAddrV4, u32)>,
     pub(super) until: Time,
     pub(super) next: Time,
     pub(super) wait: Duration,
-    /// So often somebody said that it is refused.
-    pub(super) refusals: u32,
 }
 
 /// An opening of the other end's that we answered; it has not proved that it has the answer.
@@ -58,9 +57,10 @@ pub(super) struct Waits {
 /// Another end.
 #[derive(Default)]
 pub(super) struct Link {
+    /// Where it was found last, or told to be.
     pub(super) address: Option<SocketAddrV4>,
-    /// The address was told by who is here, not found in an opening.
-    pub(super) is_told: bool,
+    /// Where it may be, by who is here; empty: nobody said so.
+    pub(super) places: Vec<SocketAddrV4>,
     pub(super) life: Option<u64>,
     pub(super) attempt: Option<Attempt>,
     pub(super) pending: Vec<Pending>,
@@ -229,10 +229,12 @@ impl State {
         (talk.terms.serial == token.conversation).then_some(talk)
     }
 
-    pub(super) fn know(&mut self, peer: Peer, address: SocketAddrV4) {
+    pub(super) fn know(&mut self, peer: Peer, places: &[SocketAddrV4]) {
         let link = self.link(canonical(peer));
-        (link.address, link.is_told) = (Some(address), true);
-        link.attempt.iter_mut().for_each(|attempt| attempt.address = address);
+        (link.address, link.places) = (places.first().copied(), places.to_vec());
+        link.attempt.iter_mut().for_each(|attempt| {
+            attempt.places = places.iter().map(|place| (*place, 0)).collect();
+        });
     }
 
     /// What is known of `peer`. Nothing is forgotten of who was told of or is spoken with.
@@ -240,7 +242,7 @@ impl State {
         if self.links.len() >= LINKS_MAX && !self.links.contains_key(&peer) {
             let idle = self.links.iter().find(|(_, link)| {
                 let is_used = link.talk.is_some() || link.attempt.is_some();
-                !is_used && !link.is_told && link.pending.is_empty() && link.asks.is_empty()
+                !is_used && link.places.is_empty() && link.pending.is_empty() && link.asks.is_empty()
             });
             if let Some(idle) = idle.map(|(peer, _)| *peer) {
                 self.links.remove(&idle);

@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
 mod hostile;
+mod places;
 mod plan;
 mod rig;
 mod world;

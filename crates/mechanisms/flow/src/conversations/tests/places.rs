@@ -1,0 +1,52 @@
+//! A peer that may be at several places.
+
+use super::*;
+
+/// A server at the address 1 or 2, of which the other is another part; a client at 3 that knows
+/// both.
+fn line(first: Peer, second: Peer) -> Line {
+    let ends = vec![end(first, 1, 11, false), end(second, 2, 22, false), end(CLIENT, 3, 33, false)];
+    ends[2].know_places(SERVER, &[address(1), address(2)]);
+    Line { now: Time(1), ends, sent: Vec::new(), mute: Vec::new() }
+}
+
+#[test]
+fn a_server_that_died_is_looked_for_at_all_its_places() {
+    let mut line = line(SERVER, SERVER);
+    line.mute = vec![1];
+    let mut asked = line.ask(2, SERVER, b"who");
+    line.reply(0, b" one");
+    assert_eq!(done(&mut asked), Ok(b"who one".to_vec()));
+    // The first dies, and the second serves: another life.
+    line.mute = vec![0];
+    let mut asked = line.ask(2, SERVER, b"who");
+    line.wait(Duration::from_secs(1));
+    assert_eq!(done(&mut asked), Err(Gone::Unanswered), "the first may have done it");
+    let mut asked = line.ask(2, SERVER, b"who");
+    line.reply(1, b" two");
+    assert_eq!(done(&mut asked), Ok(b"who two".to_vec()));
+    assert_eq!(line.ends[2].life_of(SERVER), Some(22));
+}
+
+/// A part at one of the places that is none, and says so, does not speak for the other.
+#[test]
+fn one_place_refuses_for_itself() {
+    let mut line = line(NODE, SERVER);
+    line.mute = vec![1];
+    let mut asked = line.ask(2, SERVER, b"who");
+    line.wait(Duration::from_secs(1));
+    assert!(poll_once(asked.as_mut()).is_pending(), "the second has said nothing");
+    line.mute = vec![];
+    line.wait(Duration::from_secs(1));
+    line.reply(1, b"");
+    assert_eq!(done(&mut asked), Ok(b"who".to_vec()));
+}
+
+/// Where all refuse it is refused.
+#[test]
+fn all_places_refuse() {
+    let mut line = line(NODE, Peer::Node(2));
+    let mut asked = line.ask(2, SERVER, b"who");
+    line.wait(Duration::from_secs(1));
+    assert_eq!(done(&mut asked), Err(Gone::Refused));
+}
