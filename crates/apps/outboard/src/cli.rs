@@ -249,6 +249,10 @@ Examples:
     },
     /// The metadata server of a cluster, described by --config FILE
     Meta {
+        /// Which of the description's servers: 1, or one that stands by
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
+        number: u16,
         #[command(flatten)]
         of: crate::commands::cluster::OfPart,
     },

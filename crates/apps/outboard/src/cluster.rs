@@ -6,3 +6,4 @@ pub(crate) mod membership;
 pub(crate) mod netns;
 pub(crate) mod part;
 pub(crate) mod process;
+mod server;

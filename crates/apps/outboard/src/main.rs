@@ -73,7 +73,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Node { number, of } => {
             commands::cluster::part(config, number.map(Role::Node), "node", &of)
         }
-        Command::Meta { of } => commands::cluster::part(config, Some(Role::Meta), "meta", &of),
+        Command::Meta { number, of } => {
+            commands::cluster::part(config, Some(Role::Meta(number)), "meta", &of)
+        }
         Command::Coordinator { of } => {
             commands::cluster::part(config, Some(Role::Coordinator), "coordinator", &of)
         }

@@ -32,6 +32,7 @@ use crate::nodes::QUICK;
 const PREFIX: &[u8] = b"map";
 const MOVED: &[u8] = b"moved";
 const OUT: &[u8] = b"out";
+const FIRST: &[u8] = b"first";
 /// Of the notes of maps one is written at a time, under this number among the locks of notes.
 const LOCK: Ino = Ino(u64::MAX - 1);
 /// Inodes looked at at a time.
@@ -83,6 +84,24 @@ pub(crate) async fn read_notes<K: Kv, M: Medium>(
         maps.out = nodes.iter().copied().map(u16::from_le_bytes).collect();
     }
     Ok(maps)
+}
+
+/// The nodes that a volume was made with, which it keeps: `described`, where it has none yet.
+///
+/// # Errors
+/// What the store says; `EUCLEAN` if it is none of a server's.
+pub async fn made_with<K: Kv, M: Medium>(
+    kvfs: &Kvfs<K, M>,
+    described: Vec<u16>,
+) -> Result<Vec<u16>> {
+    if let Some((_, value)) = kvfs.notes(FIRST, None).await?.first() {
+        let (nodes, rest) = value.as_chunks();
+        let nodes = nodes.iter().copied().map(u16::from_le_bytes);
+        return if rest.is_empty() { Ok(nodes.collect()) } else { Err(Errno::EUCLEAN) };
+    }
+    let value: Vec<u8> = described.iter().flat_map(|node| node.to_le_bytes()).collect();
+    kvfs.note(FIRST, Some(&value)).await?;
+    Ok(described)
 }
 
 /// The nodes on which files of a volume may lie, which was made with these.

@@ -63,21 +63,21 @@ impl Asker {
         Ok(Asker { part: Part::new(Rc::clone(&runtime), wakeup)?, runtime })
     }
 
-    /// Asks all of these at once; the replies that came within `limit`.
+    /// Asks all of these at once, each at one of these places; the replies that came within `limit`.
     ///
     /// # Errors
     /// The kernel's.
     pub fn ask(
         &self,
-        calls: Vec<(Peer, SocketAddrV4, Call)>,
+        calls: Vec<(Peer, Vec<SocketAddrV4>, Call)>,
         limit: Duration,
     ) -> io::Result<Vec<Option<Reply>>> {
         let replies = Rc::new(RefCell::new(vec![None; calls.len()]));
         let asking = self.runtime.asking();
-        let asked = calls.into_iter().enumerate().map(|(at, (peer, address, call))| {
+        let asked = calls.into_iter().enumerate().map(|(at, (peer, places, call))| {
             let (asking, replies) = (asking.clone(), Rc::clone(&replies));
             async move {
-                asking.know(peer, address);
+                asking.know_places(peer, &places);
                 let mut bytes = Vec::new();
                 call.encode(&mut bytes);
                 let reply = asking.call(peer, bytes).await.ok();

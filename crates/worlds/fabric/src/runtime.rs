@@ -124,6 +124,8 @@ impl<T: Target> FabricRuntime<T> {
         };
         let bell = Arc::new(Bell::new(wakeup));
         let asking = Asking { conversations: Conversations::new(config, target), bell };
+        // Who sleeps before the first pass counts from now, and not from when the computer began.
+        asking.conversations.pump(clock::now(), crate::wall_ms(clock::wall()), &mut |_, _| ());
         let comes = outboard_os::fds::lift(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
         let nameless = || epoll::EventData::new_u64(0);
         epoll::add(&comes, port.fd(), nameless(), epoll::EventFlags::IN)?;

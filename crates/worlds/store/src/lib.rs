@@ -36,6 +36,6 @@ pub use error::{Cause, StoreError};
 pub use figures::figures;
 pub use name::StoreName;
 pub use open::{
-    Driver, Hold, KvVolume, OpenVolume, Opened, Purpose, RING_DEPTH, StoreOptions, grow, grow_open,
-    open, open_here,
+    Driver, Hold, KvVolume, OpenVolume, Opened, Owned, Purpose, RING_DEPTH, Standby, StoreOptions,
+    grow, grow_open, open, open_here, open_owned, stand_by,
 };

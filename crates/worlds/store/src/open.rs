@@ -112,7 +112,8 @@ impl Hold {
     }
 
     /// The volume's number in its pool, if it is in one.
-    pub(crate) fn volume(&self) -> Option<u64> {
+    #[must_use]
+    pub fn volume(&self) -> Option<u64> {
         match &self.0 {
             Held::Directory | Held::Redb(_) => None,
             #[cfg(feature = "rados")]
@@ -138,6 +139,20 @@ impl Hold {
             Held::Pool(claimed) => drop(claimed),
         }
     }
+}
+
+/// How a server claims its volume that others claim, too.
+pub struct Standby<'a> {
+    /// Who has it may be silent for so long; then it has it no more.
+    pub takeover: Duration,
+    /// Whether it is still to be waited for.
+    pub goes_on: &'a dyn Fn() -> bool,
+}
+
+/// A volume's store that is ours, and not open yet.
+pub struct Owned {
+    directory: DataDirectory,
+    parts: Parts,
 }
 
 /// Engine and medium, before there is a volume over them.
@@ -167,6 +182,24 @@ pub(crate) fn parts(
     options: &StoreOptions,
     purpose: Purpose,
 ) -> Result<(DataDirectory, Parts), StoreError> {
+    let owned = owned(options, purpose, None)?;
+    owned.map(|owned| (owned.directory, owned.parts)).ok_or_else(|| StoreError::data("not claimed"))
+}
+
+/// Waits until the volume of the options is ours, with others that do; `None`: it is not to be
+/// waited for any more.
+pub fn stand_by(
+    options: &StoreOptions,
+    standby: &Standby<'_>,
+) -> Result<Option<Owned>, StoreError> {
+    owned(options, Purpose::UseOrMake, Some(standby))
+}
+
+fn owned(
+    options: &StoreOptions,
+    purpose: Purpose,
+    standby: Option<&Standby<'_>>,
+) -> Result<Option<Owned>, StoreError> {
     let data = &options.data;
     let given = options.store.as_deref();
     let store = StoreName::of(data, given)?;
@@ -184,14 +217,14 @@ pub(crate) fn parts(
     let store = StoreName::of(data, given)?;
     let noted = purpose == Purpose::Fill && store.begin_copy(directory.path())?;
     let opened = match &store {
-        StoreName::Pool(url) => in_pool(options, &directory, url, purpose),
-        here => in_directory(options, &directory, here, purpose),
+        StoreName::Pool(url) => in_pool(options, &directory, url, (purpose, standby)),
+        here => in_directory(options, &directory, here, purpose).map(Some),
     };
     // What an earlier try noted stays: half of a copy may be there, in a pool that is out of reach.
     if opened.is_err() && noted && !data.join("kv").exists() {
         StoreName::give_up_copy(directory.path())?;
     }
-    Ok((directory, opened?))
+    Ok(opened?.map(|parts| Owned { directory, parts }))
 }
 
 #[cfg(not(feature = "rados"))]
@@ -199,8 +232,8 @@ fn in_pool(
     _: &StoreOptions,
     _: &DataDirectory,
     store: &str,
-    _: Purpose,
-) -> Result<Parts, StoreError> {
+    _: (Purpose, Option<&Standby<'_>>),
+) -> Result<Option<Parts>, StoreError> {
     Err(no_rados(store))
 }
 
@@ -218,16 +251,18 @@ fn in_pool(
     options: &StoreOptions,
     directory: &DataDirectory,
     store: &str,
-    purpose: Purpose,
-) -> Result<Parts, StoreError> {
+    (purpose, standby): (Purpose, Option<&Standby<'_>>),
+) -> Result<Option<Parts>, StoreError> {
     let location = pooled::location(store)?;
-    let claimed = pooled::claim(&location, directory.path(), purpose != Purpose::Use)?;
+    let create = purpose != Purpose::Use;
+    let claimed = pooled::claim(&location, directory.path(), create, standby)?;
+    let Some(claimed) = claimed else { return Ok(None) };
     let given = size(options, directory)?;
     let (kv, blocks) = claimed.parts();
     if purpose != Purpose::Fill {
         StoreName::Pool(store.to_owned()).remember(directory.path(), Some(claimed.volume()))?;
     }
-    Ok(Parts {
+    Ok(Some(Parts {
         kv: StoreKv::Pool(kv),
         blocks: StoreMedium::Pool(blocks),
         id: claimed.volume(),
@@ -236,7 +271,7 @@ fn in_pool(
             None => claimed.capacity()?.max(MIN_SIZE),
         },
         hold: Hold(Held::Pool(claimed)),
-    })
+    }))
 }
 
 fn in_directory(
@@ -336,8 +371,14 @@ pub fn open(options: &StoreOptions, purpose: Purpose) -> Result<OpenVolume, Stor
 /// The same on a thread that has a [`Driver`], which does other things meanwhile: nothing of the
 /// store is touched before this is polled.
 pub async fn open_here(options: &StoreOptions, purpose: Purpose) -> Result<Opened, StoreError> {
-    let data = &options.data;
     let (directory, parts) = parts(options, purpose)?;
+    open_owned(options, Owned { directory, parts }).await
+}
+
+/// Opens what is ours.
+pub async fn open_owned(options: &StoreOptions, owned: Owned) -> Result<Opened, StoreError> {
+    let data = &options.data;
+    let Owned { directory, parts } = owned;
     if copy::is_unfinished(&parts.kv).await.map_err(|e| failed(data, "volume", &e))? {
         return Err(StoreError::data(format!(
             "{} holds an unfinished copy of a volume: finish it with `outboard migrate`",

@@ -31,7 +31,7 @@ use serde_json::{Map, Value, json};
 use crate::engine::{IN_DOUBT, end};
 use crate::error::StoreError;
 use crate::name::remembered_volume;
-use crate::open::random_id;
+use crate::open::{Standby, random_id};
 
 /// The key-value store of a volume in a pool.
 pub(crate) type PoolKv = Arc<PooledKv<Rados>>;
@@ -39,11 +39,13 @@ pub(crate) type PoolKv = Arc<PooledKv<Rados>>;
 pub(crate) type PoolMedium = Arc<Striped<Rados>>;
 
 /// Between two looks of the claim's threads whether they are to end.
-const NAP: Duration = Duration::from_millis(200);
+const NAP: Duration = Duration::from_millis(100);
 /// Before work behind the commits that failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// An owner expires this long after an operation of its own would have failed.
 const MARGIN: Duration = Duration::from_secs(15);
+/// So often an owner with standbys renews its claim before they may take it.
+const RENEWALS: u32 = 6;
 
 /// A volume in a pool that is ours until this is dropped.
 pub(crate) struct Claimed {
@@ -115,12 +117,16 @@ fn refused(error: &dyn std::fmt::Display) -> StoreError {
 }
 
 /// Connects, and takes the volume there, or makes one if `create`. `data` is the data directory,
-/// whose lock is held.
-pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Claimed, StoreError> {
+/// whose lock is held. `None`: who stands by waits no more.
+pub(crate) fn claim(
+    location: &Location,
+    data: &Path,
+    create: bool,
+    standby: Option<&Standby<'_>>,
+) -> Result<Option<Claimed>, StoreError> {
     let pool = Arc::new(Rados::connect(location).map_err(|error| refused(&error))?);
     may_fence(&pool)?;
-    let terms = terms(location);
-    let mut claim = take(&pool, data, terms, create)?;
+    let Some(mut claim) = take(&pool, data, create, standby)? else { return Ok(None) };
     let (volume, claim_epoch) = (claim.volume(), claim.epoch());
     let kv = PooledKv::open(Arc::clone(&pool), &claim, Options::default());
     let kv = Arc::new(block_on(kv).map_err(|error| refused(&error))?);
@@ -130,7 +136,7 @@ pub(crate) fn claim(location: &Location, data: &Path, create: bool) -> Result<Cl
     block_on(claim.renew(&*pool, clock::awake_or_not())).map_err(|error| refused(&error))?;
     let parts = Parts { pool, kv, medium };
     let threads = ClaimThreads::start(parts.clone(), claim)?;
-    Ok(Claimed { parts, volume, claim_epoch, owner: me(data), threads })
+    Ok(Some(Claimed { parts, volume, claim_epoch, owner: me(data), threads }))
 }
 
 /// Who could not shut out an owner that is gone would learn so when there is one: then nobody has
@@ -148,13 +154,24 @@ fn may_fence(pool: &Rados) -> Result<(), StoreError> {
     })
 }
 
-/// What others may rely on: an owner whose operations would long have failed is a dead one.
-fn terms(location: &Location) -> Terms {
-    Terms { renew: Duration::from_secs(5), expiry: location.timeout + MARGIN }
+/// What others may rely on: an owner whose operations would long have failed is a dead one; with
+/// standbys, one that is silent for so long as they wait.
+fn terms(location: &Location, standby: Option<&Standby<'_>>) -> Terms {
+    match standby {
+        None => Terms { renew: Duration::from_secs(5), expiry: location.timeout + MARGIN },
+        Some(Standby { takeover, .. }) => Terms { renew: *takeover / RENEWALS, expiry: *takeover },
+    }
 }
 
-/// Takes the claim; waits while another's may have expired.
-fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Claim, StoreError> {
+/// Takes the claim; waits while another's may have expired, and who stands by for as long as it
+/// is another's.
+fn take(
+    pool: &Arc<Rados>,
+    data: &Path,
+    create: bool,
+    standby: Option<&Standby<'_>>,
+) -> Result<Option<Claim>, StoreError> {
+    let terms = terms(pool.location(), standby);
     let random = || random_id().map_err(|error| refused(&error));
     let wanted = match remembered_volume(data) {
         Some(volume) => Wanted::Only(volume),
@@ -162,21 +179,38 @@ fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Cl
         None => Wanted::Any,
     };
     let me = Me { name: me(data), place: place(data)? };
-    let mut taking = Taking::new(me, wanted, terms);
-    let mut told = false;
+    let mut taking = Taking::new(me.clone(), wanted, terms);
+    let mut told = Told::Nothing;
     loop {
         match block_on(taking.step(&**pool, clock::awake_or_not())) {
-            Ok(Taken::Mine(claim)) => return Ok(claim),
+            Ok(Taken::Mine(claim)) => return Ok(Some(claim)),
             Ok(Taken::Wait(until)) => {
                 let wait = until.since(clock::awake_or_not());
-                if !told && wait > NAP {
-                    tracing::info!(
-                        expiry = ?terms.expiry,
-                        "the volume has an owner: waiting whether it still renews its claim"
-                    );
-                    told = true;
+                if standby.is_none() && wait > NAP {
+                    told.say(Told::Waits, || {
+                        tracing::info!(
+                            expiry = ?terms.expiry,
+                            "the volume has an owner: waiting whether it still renews its claim"
+                        );
+                    });
                 }
-                std::thread::sleep(wait);
+                if !nap(wait, standby) {
+                    return Ok(None);
+                }
+            }
+            Err(ClaimError::Held(name)) if standby.is_some() => {
+                told.say(Told::StandsBy, || tracing::info!(%name, "stands by: it is served"));
+                taking = Taking::new(me.clone(), wanted, terms);
+            }
+            Err(ClaimError::Pool(error @ (PoolError::TimedOut | PoolError::Io(_))))
+                if standby.is_some() =>
+            {
+                told.say(Told::Failed, || {
+                    tracing::warn!(%error, "stands by, and does not reach the pool: trying again");
+                });
+                if !nap(RETRY, standby) {
+                    return Ok(None);
+                }
             }
             Err(error) => {
                 let remedy = match error {
@@ -190,6 +224,39 @@ fn take(pool: &Arc<Rados>, data: &Path, terms: Terms, create: bool) -> Result<Cl
                 return Err(refused(&format!("{}: {error}{remedy}", pool.identity())));
             }
         }
+    }
+}
+
+/// What was said last of why the claim is not ours: it is said once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    Waits,
+    StandsBy,
+    Failed,
+}
+
+impl Told {
+    fn say(&mut self, what: Told, say: impl FnOnce()) {
+        if std::mem::replace(self, what) != what {
+            say();
+        }
+    }
+}
+
+/// Sleeps so long; false: who stands by waits no more.
+fn nap(time: Duration, standby: Option<&Standby<'_>>) -> bool {
+    let end = clock::awake_or_not().after(time);
+    let left = || end.since(clock::awake_or_not());
+    loop {
+        if standby.is_some_and(|standby| !(standby.goes_on)()) {
+            return false;
+        }
+        let left = left();
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(if standby.is_some() { left.min(NAP) } else { left });
     }
 }
 

@@ -18,6 +18,8 @@ use crate::settings::bytes;
 
 /// Its name in a directory that `outboard cluster up` has made.
 pub(crate) const FILE: &str = "cluster.toml";
+/// How the location of a pool begins.
+const POOL: &str = "rados://";
 /// Bytes a frame has on the loopback, where nobody says otherwise, and elsewhere. On the loopback
 /// that is the longest IPv4 packet: a piece of a write is two packets and not eight.
 pub(crate) const MTU: (usize, usize) = (65_535, 1500);
@@ -97,9 +99,9 @@ pub(crate) struct Description {
     pub(crate) coordinator: Option<Coordinator>,
     /// The storage nodes.
     pub(crate) nodes: Vec<Node>,
-    /// Where it was read from.
+    /// The file it was read from.
     #[serde(skip)]
-    dir: PathBuf,
+    file: PathBuf,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -125,6 +127,21 @@ pub(crate) struct Server {
     /// many as it likes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heal_after: Option<u64>,
+    /// Others that serve the volume when this one does not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) standby: Vec<Standby>,
+}
+
+/// One more server of a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Standby {
+    /// Its number; the first server is 1.
+    pub(crate) number: u16,
+    /// Where it is reached.
+    pub(crate) address: SocketAddrV4,
+    /// Its data directory.
+    pub(crate) data: PathBuf,
 }
 
 /// A coordinator: a process of its own, or an ensemble of ZooKeeper.
@@ -160,8 +177,8 @@ pub(crate) struct Node {
 /// A part of a cluster, by its name: `meta`, `node.1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// The metadata server.
-    Meta,
+    /// A metadata server, by its number: one of them serves.
+    Meta(u16),
     /// A node, by its number.
     Node(u16),
     /// All of them in one process.
@@ -172,8 +189,9 @@ pub(crate) enum Role {
 
 impl std::fmt::Display for Role {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Role::Meta => f.write_str("meta"),
+        match *self {
+            Role::META => f.write_str("meta"),
+            Role::Meta(number) => write!(f, "meta.{number}"),
             Role::Node(number) => write!(f, "node.{number}"),
             Role::Packed => f.write_str("packed"),
             Role::Coordinator => f.write_str("coordinator"),
@@ -182,10 +200,13 @@ impl std::fmt::Display for Role {
 }
 
 impl Role {
+    /// The first metadata server, and the only one where no other stands by.
+    pub(crate) const META: Role = Role::Meta(1);
+
     /// Who it is to others.
     pub(crate) fn peer(self) -> Peer {
         match self {
-            Role::Meta | Role::Packed => Peer::Server(0),
+            Role::Meta(_) | Role::Packed => Peer::Server(0),
             Role::Node(number) => Peer::Node(number),
             Role::Coordinator => COORDINATOR,
         }
@@ -207,7 +228,7 @@ impl Description {
             server: Some(server),
             coordinator: None,
             nodes,
-            dir: PathBuf::new(),
+            file: PathBuf::new(),
         }
     }
 
@@ -222,9 +243,14 @@ impl Description {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
         let mut read: Description = toml::from_str(&text).map_err(|error| wrong(&error))?;
-        read.dir = path.parent().map(Path::to_owned).unwrap_or_default();
+        path.clone_into(&mut read.file);
         read.check().map_err(|what| wrong(&what))?;
         Ok(read)
+    }
+
+    /// As its file describes it now.
+    pub(crate) fn again(&self) -> Result<Description, Failure> {
+        Description::read(&self.file)
     }
 
     /// That of a directory which `outboard cluster up` has made.
@@ -245,19 +271,19 @@ impl Description {
 
     /// Writes it into the directory `dir`.
     pub(crate) fn write(&mut self, dir: &Path) -> Result<(), Failure> {
-        self.dir = dir.to_owned();
+        self.file = dir.join(FILE);
         let text = toml::to_string(self)
             .map_err(|error| Failure::internal(format!("a cluster is not described: {error}")))?;
         let text = format!("# Written by `outboard cluster up`; see etc/cluster.toml.\n\n{text}");
         // Others read it at any time.
         let draft = dir.join(format!("{FILE}.new"));
         let written = std::fs::write(&draft, text);
-        written.and_then(|()| std::fs::rename(&draft, dir.join(FILE))).map_err(|error| {
-            Failure::new(Code::Data, format!("cannot write {}: {error}", dir.join(FILE).display()))
+        written.and_then(|()| std::fs::rename(&draft, &self.file)).map_err(|error| {
+            Failure::new(Code::Data, format!("cannot write {}: {error}", self.file.display()))
         })
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let mut numbers: Vec<u16> = self.nodes.iter().map(|node| node.number).collect();
         let count = numbers.len();
         numbers.sort_unstable();
@@ -267,7 +293,7 @@ impl Description {
         }
         let addresses = self.nodes.iter().map(|node| node.address);
         let coordinator = self.coordinator.as_ref().and_then(|coordinator| coordinator.address);
-        let others = self.server.as_ref().map(|server| server.address).into_iter();
+        let others = self.server_places().into_iter();
         let mut addresses: Vec<SocketAddrV4> = addresses.chain(others.chain(coordinator)).collect();
         let count = addresses.len();
         addresses.sort_unstable();
@@ -281,6 +307,7 @@ impl Description {
             let what = "the coordinator has either an address and data, or zookeeper";
             return Err(what.to_owned());
         }
+        self.check_standby()?;
         let is_open = |address: &SocketAddrV4| address.ip().is_unspecified() || address.port() == 0;
         if let Some(address) = addresses.iter().find(|address| is_open(address)) {
             return Err(format!("{address} is no address that others reach a part at"));
@@ -296,6 +323,30 @@ impl Description {
             bytes("capacity", capacity).map_err(|failure| failure.to_string())?;
         }
         self.layout().map(drop)
+    }
+
+    /// Servers that stand by have numbers of their own, and one store with the first.
+    fn check_standby(&self) -> Result<(), String> {
+        let Some(server) = self.server.as_ref().filter(|server| !server.standby.is_empty()) else {
+            return Ok(());
+        };
+        let mut numbers: Vec<u16> = server.standby.iter().map(|other| other.number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if numbers.len() != server.standby.len() || numbers.first().is_some_and(|first| *first < 2)
+        {
+            return Err("servers that stand by have numbers from 2 on, one each".to_owned());
+        }
+        if self.packed {
+            return Err("a packed cluster is one process: no server stands by".to_owned());
+        }
+        if server.store.as_deref().is_none_or(|store| !store.starts_with(POOL)) {
+            return Err(format!(
+                "a server can only stand by where the volume's store is a pool that all servers \
+                 reach: say store = \"{POOL}POOL?conf=FILE\", or leave out [[server.standby]]"
+            ));
+        }
+        Ok(())
     }
 
     /// How files lie.
@@ -329,6 +380,35 @@ impl Description {
         self.server.as_ref().ok_or_else(none)
     }
 
+    /// One of the servers that stand by.
+    fn standby(&self, number: u16) -> Result<&Standby, Failure> {
+        let found = self.server()?.standby.iter().find(|other| other.number == number);
+        let none = || format!("the cluster's description has no [[server.standby]] {number}");
+        found.ok_or_else(|| Failure::usage(none()))
+    }
+
+    /// The servers, of which one serves.
+    pub(crate) fn servers(&self) -> Vec<Role> {
+        let others = self.server.iter().flat_map(|server| &server.standby);
+        let others = others.map(|other| Role::Meta(other.number));
+        self.server.iter().map(|_| Role::META).chain(others).collect()
+    }
+
+    /// Where the server may be.
+    pub(crate) fn server_places(&self) -> Vec<SocketAddrV4> {
+        let others = self.server.iter().flat_map(|server| &server.standby);
+        let first = self.server.iter().map(|server| server.address);
+        first.chain(others.map(|other| other.address)).collect()
+    }
+
+    /// The data directory of a server.
+    pub(crate) fn data(&self, role: Role) -> Result<PathBuf, Failure> {
+        match role {
+            Role::Meta(number) if number > 1 => Ok(self.path(&self.standby(number)?.data)),
+            _ => Ok(self.path(&self.server()?.data)),
+        }
+    }
+
     /// Where the coordinator is that is a process, and its directory.
     pub(crate) fn own_coordinator(&self) -> Result<(SocketAddrV4, &Path), Failure> {
         let coordinator = self.coordinator.as_ref();
@@ -359,18 +439,19 @@ impl Description {
         if self.packed { vec![Role::Packed] } else { self.parts() }
     }
 
-    /// Parts of the cluster: the coordinator, the nodes, the server.
+    /// Parts of the cluster: the coordinator, the nodes, the servers.
     pub(crate) fn parts(&self) -> Vec<Role> {
         let own = self.coordinator.as_ref().and_then(|coordinator| coordinator.address);
         let first = own.map(|_| Role::Coordinator).into_iter();
         let nodes = self.nodes.iter().map(|node| Role::Node(node.number));
-        first.chain(nodes).chain(self.server.is_some().then_some(Role::Meta)).collect()
+        first.chain(nodes).chain(self.servers()).collect()
     }
 
     /// Where a part is.
     pub(crate) fn address(&self, role: Role) -> Result<SocketAddrV4, Failure> {
         match role {
-            Role::Meta | Role::Packed => Ok(self.server()?.address),
+            Role::META | Role::Packed => Ok(self.server()?.address),
+            Role::Meta(number) => Ok(self.standby(number)?.address),
             Role::Node(number) => Ok(self.node(Some(number))?.address),
             Role::Coordinator => Ok(self.own_coordinator()?.0),
         }
@@ -390,7 +471,7 @@ impl Description {
 
     /// A path of it.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
-        self.dir.join(path)
+        self.file.parent().unwrap_or(Path::new("")).join(path)
     }
 
     /// The cluster's key.
@@ -400,8 +481,8 @@ impl Description {
 
     /// Bytes of a frame.
     pub(crate) fn mtu(&self) -> usize {
-        let is_near = self.server.iter().map(|server| server.address);
-        let mut all = is_near.chain(self.nodes.iter().map(|node| node.address));
+        let servers = self.server_places().into_iter();
+        let mut all = servers.chain(self.nodes.iter().map(|node| node.address));
         let default = if all.all(|address| address.ip().is_loopback()) { MTU.0 } else { MTU.1 };
         self.mtu.unwrap_or(default)
     }
@@ -410,11 +491,18 @@ impl Description {
     pub(crate) fn store(&self) -> Result<String, Failure> {
         let key = self.path(&self.key);
         let key = key.canonicalize().unwrap_or(key);
-        let (address, mtu) = (self.server()?.address, self.mtu());
+        let (_, mtu) = (self.server()?, self.mtu());
         let (volume, key) = (&self.volume, key.display());
         let trust = self.trust.map(|trust| format!("&trust={trust}")).unwrap_or_default();
-        Ok(format!("shared://{address}/{volume}?key={key}&mtu={mtu}{trust}"))
+        let places = named(&self.server_places());
+        Ok(format!("shared://{places}/{volume}?key={key}&mtu={mtu}{trust}"))
     }
+}
+
+/// Places, as a location names them.
+pub(crate) fn named(places: &[SocketAddrV4]) -> String {
+    let places: Vec<String> = places.iter().map(SocketAddrV4::to_string).collect();
+    places.join(",")
 }
 
 /// Reads a key's file.
@@ -452,7 +540,7 @@ mod tests {
     fn a_description_is_read_and_written() {
         let mut whole = read(WHOLE).unwrap();
         assert_eq!(whole.mtu(), 1500);
-        assert_eq!(whole.parts(), [Role::Node(1), Role::Node(2), Role::Meta]);
+        assert_eq!(whole.parts(), [Role::Node(1), Role::Node(2), Role::META]);
         assert_eq!(whole.coordinates().len(), 2);
         assert_eq!(whole.address(Role::Node(2)).unwrap().to_string(), "10.0.0.3:4791");
         let dir = std::env::temp_dir().join(format!("outboard-written-{}", std::process::id()));

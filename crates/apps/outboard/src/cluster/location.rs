@@ -1,4 +1,5 @@
-//! Where a shared volume is: `shared://HOST:PORT/VOLUME?key=FILE`.
+//! Where a shared volume is: `shared://HOST:PORT/VOLUME?key=FILE`, with `HOST:PORT,HOST:PORT` where
+//! servers stand by.
 //!
 //! The data directory of a mount remembers it, with the number by which the cluster knows this
 //! machine:
@@ -22,14 +23,16 @@ const SCHEME: &str = "shared://";
 const REMEMBERED: &str = "shared";
 /// The port of RoCEv2.
 const PORT: u16 = outboard_wire::roce::PORT;
+/// Places of a server, at most.
+const SERVERS_MAX: usize = 8;
 
 /// A shared volume, as it is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     /// As it was written.
     text: String,
-    host: String,
-    port: u16,
+    /// Where its server may be: host and port.
+    servers: Vec<(String, u16)>,
     /// The volume's name.
     pub(crate) volume: String,
     key: PathBuf,
@@ -54,12 +57,19 @@ impl Location {
         if volume.is_empty() || volume.contains('/') {
             return Err(wrong("names no volume"));
         }
-        let (host, port) = match at.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().map_err(|_| wrong("has no port"))?),
-            None => (at, PORT),
-        };
-        if host.is_empty() || port == 0 {
-            return Err(wrong("names no host"));
+        let mut servers = Vec::new();
+        for at in at.split(',') {
+            let (host, port) = match at.rsplit_once(':') {
+                Some((host, port)) => (host, port.parse().map_err(|_| wrong("has no port"))?),
+                None => (at, PORT),
+            };
+            if host.is_empty() || port == 0 {
+                return Err(wrong("names no host"));
+            }
+            servers.push((host.to_owned(), port));
+        }
+        if servers.len() > SERVERS_MAX {
+            return Err(wrong("names too many hosts"));
         }
         let (mut key, mut mtu, mut trust) = (None, None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -78,8 +88,8 @@ impl Location {
             }
         }
         let key = key.ok_or_else(|| wrong("names no key"))?;
-        let (text, host, volume) = (text.to_owned(), host.to_owned(), volume.to_owned());
-        Ok(Some(Location { text, host, port, volume, key, mtu, trust }))
+        let (text, volume) = (text.to_owned(), volume.to_owned());
+        Ok(Some(Location { text, servers, volume, key, mtu, trust }))
     }
 
     /// The one that was `given`, or that the data directory remembers.
@@ -102,8 +112,12 @@ impl Location {
                     ));
                 }
                 let was = remembered.map(|remembered| remembered.location);
-                let (same, here) = (given.as_ref().map(Location::whole), data.display());
-                if let Some(was) = was.filter(|was| same.as_ref() != Some(was)) {
+                let here = data.display();
+                let is_same = |was: &String| {
+                    let known = Location::parse(was).ok().flatten();
+                    given.as_ref().zip(known).is_some_and(|(given, was)| given.is_of(&was))
+                };
+                if let Some(was) = was.filter(|was| !is_same(was)) {
                     return Err(Failure::new(
                         Code::Data,
                         format!(
@@ -117,6 +131,13 @@ impl Location {
         }
     }
 
+    /// Whether it is the same volume, by the key of its cluster: its server may be elsewhere now,
+    /// and others may stand by.
+    fn is_of(&self, other: &Location) -> bool {
+        let whole = |key: &PathBuf| key.canonicalize().unwrap_or_else(|_| key.clone());
+        self.volume == other.volume && whole(&self.key) == whole(&other.key)
+    }
+
     /// With paths that mean the same anywhere.
     pub(crate) fn whole(&self) -> String {
         let key = self.key.canonicalize().unwrap_or_else(|_| self.key.clone());
@@ -124,18 +145,20 @@ impl Location {
         self.text.replace(&format!("key={was}"), &format!("key={is}"))
     }
 
-    /// The metadata server's address.
-    pub(crate) fn address(&self) -> Result<SocketAddrV4, Failure> {
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        let found = found.ok().and_then(|mut all| {
-            all.find_map(|one| match one {
-                SocketAddr::V4(one) => Some(one),
-                SocketAddr::V6(_) => None,
-            })
+    /// Where the metadata server may be: one address at least.
+    pub(crate) fn places(&self) -> Result<Vec<SocketAddrV4>, Failure> {
+        let places = self.servers.iter().map(|(host, port)| {
+            let found = (host.as_str(), *port).to_socket_addrs();
+            let found = found.ok().and_then(|mut all| {
+                all.find_map(|one| match one {
+                    SocketAddr::V4(one) => Some(one),
+                    SocketAddr::V6(_) => None,
+                })
+            });
+            let none = || Failure::usage(format!("{}: {host} has no IPv4 address", self.text));
+            found.ok_or_else(none)
         });
-        found.ok_or_else(|| {
-            Failure::usage(format!("{}: {} has no IPv4 address", self.text, self.host))
-        })
+        places.collect()
     }
 
     /// Bytes of a frame on the way to the server.
@@ -214,12 +237,19 @@ mod tests {
         assert_eq!(read("fjall"), None);
         assert_eq!(read("rados://pool?conf=x"), None);
         let all = read("shared://10.0.0.1:4000/main?key=some/key&mtu=9000&trust=sealed").unwrap();
-        assert_eq!((all.host.as_str(), all.port, all.volume.as_str()), ("10.0.0.1", 4000, "main"));
+        assert_eq!(
+            (&all.servers[..], all.volume.as_str()),
+            (&[("10.0.0.1".into(), 4000)][..], "main")
+        );
         assert_eq!((all.key.clone(), all.mtu), (PathBuf::from("some/key"), Some(9000)));
         assert_eq!(all.trust, Some(Trust::Sealed));
-        assert_eq!(all.address().unwrap(), "10.0.0.1:4000".parse().unwrap());
+        assert_eq!(all.places().unwrap(), ["10.0.0.1:4000".parse().unwrap()]);
         let short = read("shared://127.0.0.1/v?key=k").unwrap();
-        assert_eq!((short.port, short.mtu(short.address().unwrap())), (4791, 65_535));
+        let place = short.places().unwrap()[0];
+        assert_eq!((place.port(), short.mtu(place)), (4791, 65_535));
+        let many = read("shared://10.0.0.1,10.0.0.2:4000/main?key=k").unwrap();
+        let places = ["10.0.0.1:4791".parse().unwrap(), "10.0.0.2:4000".parse().unwrap()];
+        assert_eq!(many.places().unwrap(), places);
         assert_eq!(short.whole(), "shared://127.0.0.1/v?key=k");
     }
 
@@ -258,6 +288,12 @@ mod tests {
         assert!(own.0.client.is_some());
         assert_eq!(Location::of(&dir, None).unwrap(), Some(location.clone()));
         assert_eq!(location.key(&dir).unwrap(), own);
+        let more = format!("shared://127.0.0.1,127.0.0.2/v?key={}", key.display());
+        let more = Location::of(&dir, Some(&more)).unwrap().unwrap();
+        assert_eq!(more.key(&dir).unwrap(), own, "the same volume, where a server stands by now");
+        assert_eq!(Location::of(&dir, None).unwrap(), Some(more));
+        let other = format!("shared://127.0.0.1/w?key={}", key.display());
+        assert!(Location::of(&dir, Some(&other)).is_err(), "another volume");
         let message = Location::of(&dir, Some("redb")).unwrap_err().to_string();
         assert!(message.contains("belongs to shared://"), "{message}");
         std::fs::create_dir_all(dir.join("kv")).unwrap();

@@ -88,10 +88,11 @@ pub(crate) struct Membership<T: Target> {
 }
 
 impl<T: Target> Membership<T> {
-    /// Begins to make a part known. `hears` is told where the nodes are.
+    /// Begins to make a part known, which may take the name over from another place. `hears` is
+    /// told where the nodes are.
     pub(crate) fn begin(
         cluster: &Description,
-        role: Role,
+        (role, takes_over): (Role, bool),
         (of, life): (u64, u64),
         runtime: &Rc<FabricRuntime<T>>,
         hears: impl Fn(Option<Vec<(u16, SocketAddrV4)>>) + 'static,
@@ -109,10 +110,13 @@ impl<T: Target> Membership<T> {
             (None, None) => return Ok(Membership { role, known: None }),
         };
         let place = cluster.address(role)?.to_string();
-        let claim = Claim { name: role.to_string(), cluster: of, place, life };
+        // Whichever server serves is known as the server.
+        let is_server = matches!(role, Role::Meta(_));
+        let name = if is_server { Role::META } else { role }.to_string();
+        let claim = Claim { name, cluster: of, place, life, takes_over };
         let known = Known::new(way, asking.clone(), claim);
         runtime.spawn(Box::pin(Rc::clone(&known).keep(hears)));
-        if role == Role::Meta {
+        if is_server {
             let (known, remedy) = (Rc::clone(&known), remedy(cluster, coordinator));
             runtime.spawn(Box::pin(async move {
                 asking.sleep(SAID_AFTER).await;
@@ -144,7 +148,7 @@ impl<T: Target> Membership<T> {
             Standing::Refused(_) => true,
             Standing::Unheard => {
                 // Two of one number take the conversation from each other.
-                self.role != Role::Meta && !taken.get() && begun.elapsed() > UNHEARD
+                !matches!(self.role, Role::Meta(_)) && !taken.get() && begun.elapsed() > UNHEARD
             }
         };
         part.serve(pace, &|| stop.is_asked() || decided())

@@ -63,7 +63,8 @@ fn cable(dir: &Path, place: Place) -> String {
     let bridge = bridge(dir);
     match place {
         Place::Part(Role::Node(number)) => format!("{bridge}{number}"),
-        Place::Part(Role::Meta | Role::Packed) => format!("{bridge}m"),
+        Place::Part(Role::META | Role::Packed) => format!("{bridge}m"),
+        Place::Part(Role::Meta(number)) => format!("{bridge}m{number}"),
         Place::Part(Role::Coordinator) => format!("{bridge}c"),
         Place::Host(number) => format!("{bridge}h{number}"),
     }
@@ -78,8 +79,9 @@ fn at(dir: &Path, last: u16) -> Ipv4Addr {
 pub(crate) fn address(dir: &Path, place: Place) -> Ipv4Addr {
     match place {
         Place::Part(Role::Node(number)) => at(dir, 10 + number),
-        Place::Part(Role::Meta | Role::Packed) => at(dir, 1),
+        Place::Part(Role::META | Role::Packed) => at(dir, 1),
         Place::Part(Role::Coordinator) => at(dir, 2),
+        Place::Part(Role::Meta(number)) => at(dir, 1 + number),
         Place::Host(number) => at(dir, 100 + number),
     }
 }

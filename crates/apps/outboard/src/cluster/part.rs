@@ -1,6 +1,6 @@
 //! A part of a cluster on a thread of this process: a storage node, or the metadata server.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::Cell;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::net::SocketAddrV4;
@@ -15,10 +15,9 @@ use outboard_base::task::Spawn;
 use outboard_coordinator::{CoordinatorRole, Keeper};
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
-use outboard_fabric::{Asking, Key, NodeRole, Part, ServerRole, faulty, random};
+use outboard_fabric::{Key, NodeRole, Part, faulty, random};
 use outboard_flow::{Net, NoTarget, Target};
 use outboard_link::pace;
-use outboard_meta::{Meta, MetaOptions, count_beyond_nodes, nodes_in_use};
 use outboard_node::{Node, NodeOptions, Store, StoreOptions};
 use outboard_os::clock;
 use outboard_os::executor::block_on;
@@ -26,25 +25,19 @@ use outboard_os::medium::{FileMedium, MediumOptions, Reactor};
 use outboard_os::room::{Reserve, disk_room};
 use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
-use outboard_store::{Driver, KvVolume, Opened, Purpose, RING_DEPTH, StoreKv, StoreMedium};
+use outboard_store::RING_DEPTH;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use super::description::{self, Description, Role, Server, Trust};
+use super::description::{self, Description, Role, Trust, named};
 use super::membership::Membership;
+use super::server::server;
 use crate::exit::{Code, Failure};
-use crate::settings::{Settings, bytes};
+use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
 
 /// How long the end of a part may take: what was answered becomes durable.
-const END_LIMIT: Duration = Duration::from_secs(60);
-/// How long a server may take to recover its store.
-const RECOVER_LIMIT: Duration = Duration::from_secs(3600);
-/// How long it may take to open its volume over it.
-const OPEN_LIMIT: Duration = Duration::from_secs(120);
-
-/// Seconds that a node may be away, where nobody says how many.
-const HEAL_AFTER: u64 = 600;
+pub(super) const END_LIMIT: Duration = Duration::from_secs(60);
 /// By how much a node's data grows at a time.
 const SEGMENT: u64 = 64 << 20;
 /// So much log a node reads at its start, at most.
@@ -140,7 +133,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     outboard_os::fds::raise_limit();
     match role {
-        Role::Meta => server(cluster, options, stop),
+        Role::Meta(number) => server(cluster, number, options, stop),
         Role::Node(number) => node(cluster, number, options, stop),
         Role::Packed => packed(cluster, options, stop),
         Role::Coordinator => coordinator(cluster, options, stop),
@@ -168,11 +161,15 @@ fn packed(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(
     })
 }
 
-fn failed(role: Role, what: &str, error: &dyn std::fmt::Display) -> Failure {
+pub(super) fn failed(role: Role, what: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Code::Data, format!("{role} cannot {what}: {error}"))
 }
 
-fn port(cluster: &Description, role: Role, options: &PartOptions) -> Result<Port, Failure> {
+pub(super) fn port(
+    cluster: &Description,
+    role: Role,
+    options: &PartOptions,
+) -> Result<Port, Failure> {
     let address = cluster.address(role)?;
     let faults = faulty::Settings::of_environment().map_err(Failure::usage)?;
     let before = PortOptions { capture: options.capture.clone(), faults };
@@ -180,7 +177,7 @@ fn port(cluster: &Description, role: Role, options: &PartOptions) -> Result<Port
         .map_err(|error| failed(role, &format!("use the address {address}"), &error))
 }
 
-fn identity(cluster: &Description, role: Role) -> Result<Identity, Failure> {
+pub(super) fn identity(cluster: &Description, role: Role) -> Result<Identity, Failure> {
     let key = cluster_key(cluster)?;
     let life = random().map_err(|error| failed(role, "get random numbers", &error))? | 1;
     let volume = &cluster.volume;
@@ -202,7 +199,7 @@ fn cluster_key(cluster: &Description) -> Result<Key, Failure> {
     Ok(key)
 }
 
-fn pace(options: &PartOptions) -> pace::Config {
+pub(super) fn pace(options: &PartOptions) -> pace::Config {
     let default = pace::Config::default();
     let spin = options.spin.map_or(default.spin, Duration::from_micros);
     pace::Config { spin, ..default }
@@ -253,13 +250,12 @@ fn node(
             others.for_each(|(node, address)| role_of_it.know(node, address));
         }
     };
-    let membership = Membership::begin(cluster, role, names, &runtime, hears)?;
+    let membership = Membership::begin(cluster, (role, false), names, &runtime, hears)?;
     if !membership.enter(&part, pace(options), stop)? {
         return Ok(());
     }
     runtime.set_role(role_of_it);
-    let server = cluster.server.as_ref().map(|server| (Role::Meta, server.address));
-    let strange = greet(cluster, role, &runtime, server.into_iter().collect());
+    let strange = greet(cluster, role, &runtime, vec![(Role::META, cluster.server_places())]);
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
     serve((&part, &membership), options, &|| stop.is_asked(), &strange)?;
     membership.leave(&part);
@@ -275,28 +271,28 @@ fn node(
 
 /// Another number after each start of the computer, which is what a loss of power comes to: the end
 /// of a process loses nothing that the system has.
-fn boot() -> io::Result<u64> {
+pub(super) fn boot() -> io::Result<u64> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).map_err(io::Error::other)
 }
 
 /// A part that is not of this cluster as it is described here, and what to do about it.
-type Strange = Rc<Cell<Option<Failure>>>;
+pub(super) type Strange = Rc<Cell<Option<Failure>>>;
 
 /// Asks other parts how they are. The server learns from it that a node has begun another life,
 /// which has no keys; and whoever starts later sees whether both trust alike. One that is not there
 /// will ask by itself.
-fn greet<T: Target>(
+pub(super) fn greet<T: Target>(
     cluster: &Description,
     role: Role,
     runtime: &FabricRuntime<T>,
-    others: Vec<(Role, SocketAddrV4)>,
+    others: Vec<(Role, Vec<SocketAddrV4>)>,
 ) -> Strange {
     let (strange, own) = (Strange::default(), cluster.trust().to_string());
-    for (other, address) in others {
+    for (other, places) in others.into_iter().filter(|(_, places)| !places.is_empty()) {
         let (asking, strange, own) = (runtime.asking(), Rc::clone(&strange), own.clone());
-        asking.know(other.peer(), address);
+        asking.know_places(other.peer(), &places);
         let mut call = Vec::new();
         Call::Status.encode(&mut call);
         runtime.spawn(Box::pin(async move {
@@ -306,8 +302,9 @@ fn greet<T: Target>(
             let Some(trust) = said.get("trust").and_then(serde_json::Value::as_str) else { return };
             if trust != own {
                 strange.set(Some(Failure::usage(format!(
-                    "{role} is described with the trust {own}, and {other} at {address} with \
-                     {trust}: say the same in the description of each part"
+                    "{role} is described with the trust {own}, and {other} at {} with {trust}: \
+                     say the same in the description of each part",
+                    named(&places)
                 ))));
             }
         }));
@@ -316,7 +313,7 @@ fn greet<T: Target>(
 }
 
 /// Serves until it is told to end, another part is strange, or it may not be here any more.
-fn serve<T: Target>(
+pub(super) fn serve<T: Target>(
     (part, membership): (&Part<T>, &Membership<T>),
     options: &PartOptions,
     is_asked: &dyn Fn() -> bool,
@@ -370,134 +367,6 @@ fn open_store(cluster: &Description, number: u16, of: u64) -> Result<Store<FileM
         .map_err(|error| failed(role, &format!("use {}", dir.display()), &error))
 }
 
-/// The server's place in its cluster comes first, its store after that: one that is refused has
-/// touched nothing.
-fn server(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(), Failure> {
-    let role = Role::Meta;
-    let cannot = |what: &'static str| move |error: io::Error| failed(role, what, &error);
-    let described = cluster.server()?;
-    let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
-    let Driver { runtime: poller, wakeup } = Driver::new().map_err(cannot("make a wake event"))?;
-    let meta_options = MetaOptions {
-        cluster_key: identity.key.secret,
-        volume: number_of(&cluster.volume),
-        life: identity.life,
-        boot: boot().map_err(cannot("tell one boot from another"))?,
-        heal_after: heal_after(described),
-        nodes: cluster.coordinates(),
-        ..MetaOptions::default()
-    };
-    let names = (identity.key.cluster, identity.life);
-    let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, NoTarget);
-    let runtime = Rc::new(runtime.map_err(cannot("start"))?);
-    let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
-    stop.tells(&wakeup);
-    let served: Served = Rc::default();
-    let hears = {
-        let served = Rc::clone(&served);
-        move |nodes: Option<Vec<_>>| {
-            served.get().into_iter().for_each(|meta| meta.nodes_are(nodes.as_deref()));
-        }
-    };
-    let membership = Membership::begin(cluster, role, names, &runtime, hears)?;
-    if !membership.enter(&part, pace(options), stop)? {
-        return Ok(());
-    }
-    let opened = open_volume(cluster, described, &part).inspect_err(|_| membership.leave(&part))?;
-    let Opened { volume, hold, directory } = opened;
-    let serving = Serving { cluster, part: &part, membership: &membership, runtime: &runtime };
-    let ended = serving.serve(&served, (volume, hold.check()), meta_options, (options, stop));
-    membership.leave(&part);
-    // What the runtime still has to do has the volume, too.
-    drop((served, part, runtime, directory));
-    hold.release();
-    let strange = ended?;
-    tracing::info!(%role, "ended in order");
-    strange.take().map_or(Ok(()), Err)
-}
-
-/// How long a node may be away before files get copies elsewhere, if it is not for ever.
-fn heal_after(server: &Server) -> Option<Duration> {
-    let seconds = server.heal_after.unwrap_or(HEAL_AFTER);
-    (seconds > 0).then(|| Duration::from_secs(seconds))
-}
-
-/// The server of a volume that is open.
-type ServedMeta = Meta<StoreKv, StoreMedium, Asking>;
-
-/// The same, once it serves.
-type Served = Rc<OnceCell<ServedMeta>>;
-
-/// What a server serves with.
-struct Serving<'a> {
-    cluster: &'a Description,
-    part: &'a Part<NoTarget>,
-    membership: &'a Membership<NoTarget>,
-    runtime: &'a Rc<FabricRuntime<NoTarget>>,
-}
-
-impl Serving<'_> {
-    /// The description has all nodes that files may lie on.
-    fn must_have_nodes(&self, volume: &KvVolume, made_with: &[u16]) -> Result<(), Failure> {
-        let (kvfs, made_with) = (Arc::clone(volume), made_with.to_vec());
-        let found =
-            self.part.finish(async move { nodes_in_use(&*kvfs, &made_with).await }, OPEN_LIMIT);
-        let used = in_time(found, Role::Meta, "read which nodes there are")?;
-        let is_described = |number: &u16| self.cluster.node(Some(*number)).is_ok();
-        used.iter().find(|number| !is_described(number)).map_or(Ok(()), |gone| {
-            Err(Failure::usage(format!(
-                "files of this volume lie on node {gone}, which the cluster's description does \
-                 not have any more: put it back; `outboard cluster drain` moves them away before"
-            )))
-        })
-    }
-
-    /// Serves a volume until it is told to end, and makes durable what it answered.
-    fn serve(
-        &self,
-        served: &Served,
-        (volume, check): (KvVolume, Option<Box<dyn Fn()>>),
-        meta_options: MetaOptions,
-        (options, stop): (&PartOptions, &Stop),
-    ) -> Result<Strange, Failure> {
-        let (role, cluster, runtime) = (Role::Meta, self.cluster, self.runtime);
-        let data = cluster.path(&cluster.server()?.data);
-        let meta_options = MetaOptions { members: members(cluster, &data)?, ..meta_options };
-        self.membership.bind(self.part, &volume)?;
-        self.must_have_nodes(&volume, &meta_options.members)?;
-        let (kvfs, asking, about) = (Arc::clone(&volume), runtime.asking(), meta_options.clone());
-        let counts = async move { count_beyond_nodes(&*kvfs, &asking, &about).await };
-        in_time(self.part.finish(counts, OPEN_LIMIT), role, "count on")?;
-        let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
-        let meta = in_time(self.part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
-        let _was_empty = served.set(meta.clone());
-        let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
-        let role_of_it = ServerRole::new(meta.clone(), own, check, conversations);
-        runtime.set_role(Rc::new(role_of_it));
-        let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), node.address));
-        let strange = greet(cluster, role, runtime, all.collect());
-        tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
-        let ends = || stop.is_asked() || meta.is_superseded();
-        serve((self.part, self.membership), options, &ends, &strange)?;
-        if meta.is_superseded() {
-            return Err(superseded());
-        }
-        let ended = self.part.finish(async move { meta.end().await }, END_LIMIT);
-        in_time(ended, role, "make durable what it answered")?;
-        Ok(strange)
-    }
-}
-
-/// Why a server ends beside another.
-fn superseded() -> Failure {
-    Failure::new(
-        Code::Data,
-        "meta ends: nodes know of a later opening of this volume. Another server has a copy of \
-         its store, and has begun: leave it at that, or end that one. Or these metadata are from \
-         a backup: start it again while the nodes are up",
-    )
-}
-
 /// The coordinator.
 fn coordinator(cluster: &Description, options: &PartOptions, stop: &Stop) -> Result<(), Failure> {
     let role = Role::Coordinator;
@@ -519,66 +388,6 @@ fn coordinator(cluster: &Description, options: &PartOptions, stop: &Stop) -> Res
     part.serve(pace(options), &|| stop.is_asked()).map_err(cannot("go on"))?;
     tracing::info!(%role, "ended in order");
     Ok(())
-}
-
-/// A server's volume. The part goes on meanwhile, and is known.
-fn open_volume(
-    cluster: &Description,
-    described: &Server,
-    part: &Part<NoTarget>,
-) -> Result<Opened, Failure> {
-    let settings = Settings {
-        data: Some(cluster.path(&described.data)),
-        store: described.store.clone(),
-        memory: described.memory.clone(),
-        ..Settings::default()
-    };
-    let spread = Some(cluster.layout().map_err(Failure::usage)?);
-    let opening = outboard_store::StoreOptions { spread, ..settings.store_options()? };
-    let opened = async move { outboard_store::open_here(&opening, Purpose::UseOrMake).await };
-    let opened = part.finish(opened, RECOVER_LIMIT);
-    let opened = opened.map_err(|error| failed(Role::Meta, "open its volume", &error))?;
-    let opened = opened.ok_or_else(|| failed(Role::Meta, "open its volume", &"it takes too long"));
-    Ok(opened??)
-}
-
-/// What came of work that had so much time.
-fn in_time<O>(
-    done: io::Result<Option<outboard_base::Result<O>>>,
-    role: Role,
-    what: &str,
-) -> Result<O, Failure> {
-    let done = done.map_err(|error| failed(role, what, &error))?;
-    let done = done.ok_or_else(|| failed(role, what, &"it takes too long"))?;
-    done.map_err(|errno| failed(role, what, &errno))
-}
-
-/// The nodes there were when the volume was made.
-fn members(cluster: &Description, data: &Path) -> Result<Vec<u16>, Failure> {
-    let path = data.join("members");
-    let cannot = |error: io::Error| {
-        Failure::new(Code::Data, format!("cannot use {}: {error}", path.display()))
-    };
-    let all: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
-    match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let members: Result<Vec<u16>, _> = text.split_whitespace().map(str::parse).collect();
-            members.map_err(|_| cannot(io::ErrorKind::InvalidData.into()))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if all.is_empty() {
-                return Err(Failure::usage("the cluster's description has no [[nodes]]"));
-            }
-            let text: Vec<String> = all.iter().map(u16::to_string).collect();
-            let draft = data.join("members.new");
-            let mut file = File::create(&draft).map_err(cannot)?;
-            writeln!(file, "{}", text.join(" ")).map_err(cannot)?;
-            file.sync_all().map_err(cannot)?;
-            std::fs::rename(&draft, &path).map_err(cannot)?;
-            Ok(all)
-        }
-        Err(error) => Err(cannot(error)),
-    }
 }
 
 /// A new key of a cluster, in a file that only its owner reads.

@@ -34,6 +34,9 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// How long a part has to say how it does.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
+/// What a part is asked, which is at one of these places.
+type Asked = (Peer, Vec<SocketAddrV4>, Call);
+
 /// A cluster in a directory.
 #[derive(Clone)]
 pub(crate) struct Cluster {
@@ -100,7 +103,8 @@ impl Cluster {
         let out = options.create(true).append(true).mode(0o600).open(&log);
         let out = out.map_err(|error| cannot("its log", error))?;
         match role {
-            Role::Meta => program.arg("meta"),
+            Role::META => program.arg("meta"),
+            Role::Meta(number) => program.args(["meta", "--number", &number.to_string()]),
             Role::Node(number) => program.args(["node", "--number", &number.to_string()]),
             Role::Packed => program.arg("packed"),
             Role::Coordinator => program.arg("coordinator"),
@@ -150,14 +154,23 @@ impl Cluster {
         Ok(true)
     }
 
-    /// Ends all parts in order: the server, which still asks nodes, before them, and the
-    /// coordinator, where they say that they leave, last.
+    /// Ends all parts in order: servers that stand by, lest they take over; the server, which still
+    /// asks nodes, before them; and the coordinator, where they say that they leave, last.
     pub(crate) fn end(&self) -> Result<(), Failure> {
-        let (nodes, others): (Vec<Role>, Vec<Role>) =
-            self.description.processes().into_iter().partition(|role| is_node(*role));
-        let (last, first): (Vec<Role>, Vec<Role>) =
-            others.into_iter().partition(|role| *role == Role::Coordinator);
-        for some in [first, nodes, last] {
+        let all = self.description.processes();
+        let mut ordered: [Vec<Role>; 4] = Default::default();
+        let serving = self.serving();
+        for role in all {
+            let [standby, server, nodes, last] = &mut ordered;
+            match role {
+                Role::Meta(_) if serving.is_some_and(|serving| serving != role) => standby,
+                Role::Meta(_) | Role::Packed => server,
+                Role::Node(_) => nodes,
+                Role::Coordinator => last,
+            }
+            .push(role);
+        }
+        for some in ordered {
             let told: Vec<(Role, u32)> =
                 some.iter().filter_map(|role| Some((*role, self.pid(*role)?))).collect();
             for (_, pid) in &told {
@@ -178,25 +191,52 @@ impl Cluster {
         Ok(())
     }
 
-    /// What each part says of itself; `None`: nothing.
+    /// What each part says of itself; `None`: nothing. Of the servers one answers; of those whose
+    /// processes run beside it is said that they stand by.
     pub(crate) fn ask(&self) -> Result<Vec<(Role, Option<String>)>, Failure> {
-        let roles = self.description.parts();
-        let calls = roles.iter().map(|role| {
-            let address = self.description.address(*role)?;
-            Ok((role.peer(), address, Call::Status))
-        });
-        let calls: Result<Vec<(Peer, SocketAddrV4, Call)>, Failure> = calls.collect();
+        let description = &self.description;
+        let servers = description.servers();
+        let roles: Vec<Role> =
+            description.parts().into_iter().filter(|role| !servers.contains(role)).collect();
+        let calls = roles
+            .iter()
+            .map(|role| Ok((role.peer(), vec![description.address(*role)?], Call::Status)));
+        let server = (Role::META.peer(), description.server_places(), Call::Status);
+        let calls: Result<Vec<Asked>, Failure> = calls.chain([Ok(server)]).collect();
         let replies = self.asker()?.ask(calls?, ANSWER_LIMIT).map_err(lost)?;
-        let texts = replies.into_iter().map(|reply| match reply {
-            Some(Reply::Text(text)) => Some(text),
-            _ => None,
-        });
-        Ok(roles.into_iter().zip(texts).collect())
+        let mut texts: Vec<Option<String>> = replies
+            .into_iter()
+            .map(|reply| match reply {
+                Some(Reply::Text(text)) => Some(text),
+                _ => None,
+            })
+            .collect();
+        let served = texts.pop().flatten();
+        let of_servers =
+            servers.iter().map(|role| (*role, self.of_server(*role, served.as_deref())));
+        Ok(roles.into_iter().zip(texts).chain(of_servers).collect())
+    }
+
+    /// What one of the servers says, where the one that serves says `served`.
+    fn of_server(&self, role: Role, served: Option<&str>) -> Option<String> {
+        let served = served?;
+        let said: serde_json::Value = serde_json::from_str(served).unwrap_or_default();
+        let is_it = |role: Role| said.get("role").is_some_and(|name| *name == *role.to_string());
+        // A packed server has another role's name.
+        if is_it(role) || !self.description.servers().into_iter().any(is_it) {
+            return Some(served.to_owned());
+        }
+        let pid = self.pid(role)?;
+        Some(format!("{{\"role\":\"{role}\",\"pid\":{pid},\"standby\":true}}"))
     }
 
     /// Asks the server something.
     pub(crate) fn ask_server(&self, call: Call, limit: Duration) -> Result<Reply, Failure> {
-        self.try_server(call, limit)?.ok_or_else(|| silent(&[Role::Meta], &self.dir))
+        self.try_server(call, limit)?.ok_or_else(|| self.no_server())
+    }
+
+    fn no_server(&self) -> Failure {
+        silent(&self.description.servers(), &self.dir)
     }
 
     /// The same, again and again while its process is there: one that waits for a busy disk may say
@@ -208,26 +248,39 @@ impl Cluster {
                 return Ok(reply);
             }
             if Instant::now() > end || !self.serves() {
-                return Err(silent(&[Role::Meta], &self.dir));
+                return Err(self.no_server());
             }
         }
     }
 
     /// Nothing: it did not answer.
     fn try_server(&self, call: Call, limit: Duration) -> Result<Option<Reply>, Failure> {
-        let address = self.description.address(Role::Meta)?;
-        let calls = vec![(Role::Meta.peer(), address, call)];
+        let calls = vec![(Role::META.peer(), self.description.server_places(), call)];
         let mut replies = self.asker()?.ask(calls, limit).map_err(lost)?;
         Ok(replies.pop().flatten())
     }
 
     /// Whether the process that the server is in runs.
     fn serves(&self) -> bool {
-        [Role::Meta, Role::Packed].iter().any(|role| self.pid(*role).is_some())
+        let servers = self.description.servers().into_iter();
+        servers.chain([Role::Packed]).any(|role| self.pid(role).is_some())
+    }
+
+    /// The server that serves, where there are several and one does.
+    fn serving(&self) -> Option<Role> {
+        let servers = self.description.servers();
+        if servers.len() < 2 {
+            return None;
+        }
+        let said = self.try_server(Call::Status, ANSWER_LIMIT).ok().flatten()?;
+        let Reply::Text(text) = said else { return None };
+        let said: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let name = said.get("role")?.as_str()?;
+        servers.into_iter().find(|role| role.to_string() == name)
     }
 
     fn asker(&self) -> Result<Asker, Failure> {
-        let server = self.description.address(Role::Meta)?;
+        let server = self.description.address(Role::META)?;
         Asker::new(&self.description.key()?, server, self.description.mtu()).map_err(lost)
     }
 
@@ -253,10 +306,6 @@ impl Cluster {
             std::thread::sleep(LOOK);
         }
     }
-}
-
-fn is_node(role: Role) -> bool {
-    matches!(role, Role::Node(_))
 }
 
 fn lost(error: std::io::Error) -> Failure {

@@ -161,6 +161,14 @@ pub(crate) struct Wishes {
     /// Of a new one: whom nodes trust [default: capability]
     #[arg(long, value_name = "TRUST")]
     pub(crate) trust: Option<Trust>,
+    /// Of a new one: what keeps names and inodes, as --store of a volume: a pool, as in
+    /// rados://POOL?conf=FILE, lets servers stand by [default: fjall]
+    #[arg(long, value_name = "STORE")]
+    pub(crate) store: Option<String>,
+    /// Of a new one: so many more metadata servers that stand by; takes --store rados://...
+    #[arg(long, value_name = "N", requires = "store")]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=7))]
+    pub(crate) standby: Option<u16>,
     /// Write all packets down in this directory, a file for each part, for tshark
     #[arg(long, value_name = "DIR")]
     pub(crate) capture: Option<PathBuf>,
@@ -271,6 +279,9 @@ fn status(cluster: &Cluster, json: bool) -> Result<ExitCode, Failure> {
         for (role, text) in &all {
             let (address, said) = (cluster.description.address(*role)?, said(text));
             match said.get("pid") {
+                Some(pid) if said.get("standby").is_some() => {
+                    println!("{role:8} {address}  pid {pid}  stands by");
+                }
                 Some(pid) => println!("{role:8} {address}  pid {pid}  {}", in_short(&said)),
                 None => println!("{role:8} {address}  does not answer"),
             }
@@ -336,7 +347,7 @@ fn start(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
 /// What a part says in its log that it waits for.
 fn what_it_waits_for(log: &str) -> Option<&str> {
     let line = log.lines().find(|line| line.contains(WAITS))?;
-    let role = Role::Meta.to_string();
+    let role = Role::META.to_string();
     line.find(&role).and_then(|at| line.get(at..))
 }
 

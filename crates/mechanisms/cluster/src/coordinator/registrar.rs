@@ -8,7 +8,10 @@
 //!
 //! A name is one part's at a time. Who finds it taken at its *own* place is that part's next life,
 //! and takes it over at once: two cannot be bound to one address. At another place it is another
-//! part, and has the name for as long as its session goes on.
+//! part, and has the name for as long as its session goes on; but for who *takes over* by what
+//! counts more than a session: the claim on a store. It does so until it is known, once.
+
+use std::cell::Cell;
 
 use outboard_base::{Errno, Result};
 
@@ -28,6 +31,8 @@ pub struct Claim {
     pub place: String,
     /// Which of its lives this is.
     pub life: u64,
+    /// Whoever has the name at another place has it no more.
+    pub takes_over: bool,
 }
 
 /// Why a part may not be here.
@@ -83,6 +88,7 @@ fn number(value: &str) -> u64 {
 pub struct Registrar<C> {
     coordinator: C,
     claim: Claim,
+    was_known: Cell<bool>,
 }
 
 fn of_name<'a>(all: &'a [Entry], name: &str) -> Option<&'a Entry> {
@@ -92,7 +98,7 @@ fn of_name<'a>(all: &'a [Entry], name: &str) -> Option<&'a Entry> {
 impl<C: Coordinator> Registrar<C> {
     /// Of a part that has said nothing yet.
     pub fn new(coordinator: C, claim: Claim) -> Registrar<C> {
-        Registrar { coordinator, claim }
+        Registrar { coordinator, claim, was_known: Cell::new(false) }
     }
 
     /// One step: the session goes on, and the entry is there. To be done about once a second.
@@ -110,6 +116,7 @@ impl<C: Coordinator> Registrar<C> {
             None => self.has_name(&all).await?,
             refusal => refusal,
         };
+        self.was_known.set(self.was_known.get() || refusal.is_none());
         Ok(refusal.map_or(Step::There(all), Step::Refused))
     }
 
@@ -159,8 +166,9 @@ impl<C: Coordinator> Registrar<C> {
             if entry.value == own {
                 return Ok(None);
             }
+            let takes_over = self.claim.takes_over && !self.was_known.get();
             match Claim::read(&entry.value) {
-                Some((place, _)) if place != self.claim.place => {
+                Some((place, _)) if place != self.claim.place && !takes_over => {
                     return Ok(Some(Refusal::Taken(place.to_owned())));
                 }
                 // This part's life before, or nothing that a part has said. It would go with that

@@ -10,7 +10,7 @@ const TERM: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn claim(name: &str, place: &str, life: u64) -> Claim {
-    Claim { name: name.into(), cluster: 7, place: place.into(), life }
+    Claim { name: name.into(), cluster: 7, place: place.into(), life, takes_over: false }
 }
 
 fn registrar(memory: &Memory, name: &str, place: &str, life: u64) -> Registrar<Way> {
@@ -94,6 +94,27 @@ fn a_name_is_one_part_s_at_a_time() {
     assert_eq!(step(&second), Ok(None));
     run(second.leave()).unwrap();
     assert_eq!(step(&first), Ok(None), "who leaves in order is not waited for");
+}
+
+/// A standby has the store's claim: it does not wait for the session of who had it, and who had it
+/// does not take the name back, as it would if it took over whenever it finds another there.
+#[test]
+fn a_name_is_taken_over_once() {
+    let memory = Memory::new(TERM, 2);
+    let server = |place: &str, life| {
+        let claim = Claim { takes_over: true, ..claim("server", place, life) };
+        Registrar::new(memory.way(), claim)
+    };
+    let (first, second) = (server("10.0.0.1:1", 1), server("10.0.0.2:1", 2));
+    assert_eq!(step(&first), Ok(None));
+    assert_eq!(step(&second), Ok(None), "at once");
+    for _ in 0..3 {
+        assert_eq!(step(&first), Ok(Some(Refusal::Taken("10.0.0.2:1".into()))));
+        assert_eq!(step(&second), Ok(None));
+        memory.passes(SECOND);
+    }
+    assert_eq!(step(&server("10.0.0.1:1", 3)), Ok(None), "in another life it may");
+    assert_eq!(step(&second), Ok(Some(Refusal::Taken("10.0.0.1:1".into()))));
 }
 
 /// A process that was killed and starts again does not wait for its own session to end; and its

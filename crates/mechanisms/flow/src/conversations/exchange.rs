@@ -178,9 +178,9 @@ impl State {
         if talk.doubted_until().is_none_or(|until| now < until) {
             return;
         }
-        let is_asked = talk.doubt.is_some_and(|doubt| doubt.is_asked);
-        if is_asked || talk.awaits_something() {
-            self.attempt(peer, None);
+        let wished = talk.doubt.and_then(|doubt| doubt.wished);
+        if wished.is_some() || talk.awaits_something() {
+            self.attempt(peer, wished);
             self.open(peer);
         }
         if self.links.get(&peer).is_some_and(|link| link.attempt.is_none()) {

@@ -118,19 +118,23 @@ impl State {
             && talk.terms.address == address
             && talk.terms.there.0 == refusal.queue
         {
-            talk.doubts(false, now);
+            talk.doubts(None, now);
             self.ready.insert(peer);
         }
     }
 
-    /// Begins to open a conversation with `peer` wherever it may be: where it was found last, or
-    /// else at `address`, and where it was told to be. If nobody knows, what is asked ends.
-    pub(super) fn attempt(&mut self, peer: Peer, address: Option<SocketAddrV4>) {
+    /// Begins to open a conversation with `peer` wherever it may be: where it was found last, where
+    /// it was told to be, and from where it wished one. If nobody knows, what is asked ends.
+    pub(super) fn attempt(&mut self, peer: Peer, wished: Option<SocketAddrV4>) {
         let link = self.links.get(&peer);
-        let found = link.and_then(|link| link.address).or(address);
         let told = link.map_or(&[][..], |link| &link.places).iter().copied();
-        let told = told.filter(|place| Some(*place) != found);
-        let places: Vec<_> = found.into_iter().chain(told).map(|place| (place, 0)).collect();
+        let found = link.and_then(|link| link.address).into_iter();
+        let mut places: Vec<(SocketAddrV4, u32)> = Vec::new();
+        for place in found.chain(told).chain(wished) {
+            if places.iter().all(|(known, _)| *known != place) {
+                places.push((place, 0));
+            }
+        }
         if places.is_empty() {
             return self.give_up(peer, Gone::Unanswered);
         }
@@ -212,13 +216,13 @@ impl State {
         if let (Some(talk), None) = (&mut link.talk, &link.attempt)
             && !planted::is(Fault::BelievesWishes)
         {
-            talk.doubts(true, now);
+            talk.doubts(Some(address), now);
             self.ready.insert(peer);
             return;
         }
         if link.attempt.is_none() {
-            // The wish may be an old one, sent again from elsewhere: what is asked here goes on
-            // trying where the peer was proved or told to be.
+            // The wish may be an old one, sent again from elsewhere: it is tried, too, where the
+            // peer was proved or told to be.
             self.attempt(peer, Some(address));
             // Sent at once, below.
             let wait = now.after(OPEN_AGAIN.0);
@@ -354,9 +358,9 @@ impl State {
 
 impl Talk {
     /// The other end may not be in it any more. Whatever is heard of it says otherwise.
-    fn doubts(&mut self, is_asked: bool, now: outboard_base::Time) {
-        let doubt = self.doubt.get_or_insert(Doubt { since: None, tries: 0, is_asked });
-        doubt.is_asked |= is_asked;
+    fn doubts(&mut self, wished: Option<SocketAddrV4>, now: outboard_base::Time) {
+        let doubt = self.doubt.get_or_insert(Doubt { since: None, tries: 0, wished });
+        doubt.wished = wished.or(doubt.wished);
         self.probe(now);
     }
 }

@@ -242,7 +242,10 @@ impl State {
         if self.links.len() >= LINKS_MAX && !self.links.contains_key(&peer) {
             let idle = self.links.iter().find(|(_, link)| {
                 let is_used = link.talk.is_some() || link.attempt.is_some();
-                !is_used && link.places.is_empty() && link.pending.is_empty() && link.asks.is_empty()
+                !is_used
+                    && link.places.is_empty()
+                    && link.pending.is_empty()
+                    && link.asks.is_empty()
             });
             if let Some(idle) = idle.map(|(peer, _)| *peer) {
                 self.links.remove(&idle);

@@ -78,8 +78,8 @@ pub(super) struct Doubt {
     /// When something was first sent that would be acknowledged, and how often since.
     pub(super) since: Option<Time>,
     pub(super) tries: u32,
-    /// The other end wished a new one, and proved that it is who it says.
-    pub(super) is_asked: bool,
+    /// From where the other end wished a new one, and proved that it is who it says.
+    pub(super) wished: Option<SocketAddrV4>,
 }
 
 /// What both ends know of a conversation.

@@ -13,7 +13,7 @@ use outboard_fabric::Asking;
 use rustix::process::Signal;
 
 use super::Wishes;
-use crate::cluster::description::{Coordinator, Description, FILE, Node, Role, Server};
+use crate::cluster::description::{Coordinator, Description, FILE, Node, Role, Server, Standby};
 use crate::cluster::membership::look_at_ensemble;
 use crate::cluster::netns::{self, Place};
 use crate::cluster::part::{Running, make_key};
@@ -158,6 +158,12 @@ fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     if how.heal_after.is_some() && how.heal_after != cluster.server()?.heal_after {
         return differs("--heal-after");
     }
+    if how.store.is_some() && how.store != cluster.server()?.store {
+        return differs("--store");
+    }
+    if how.standby.is_some_and(|count| usize::from(count) + 1 != cluster.servers().len()) {
+        return differs("--standby");
+    }
     if how.layout.is_some() && how.layout != cluster.layout {
         return differs("--layout");
     }
@@ -187,10 +193,12 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     let dir = dir.canonicalize().map_err(cannot)?;
     let numbers = 1..=how.nodes.unwrap_or(NODES);
     let address = |role: Role| address_of(&dir, how.netns, role);
+    let servers = 2..=1 + how.standby.unwrap_or(0);
     let all: Vec<Ipv4Addr> = numbers
         .clone()
         .map(|number| address(Role::Node(number)))
-        .chain([address(Role::Meta), address(Role::Coordinator)])
+        .chain(servers.clone().map(|number| address(Role::Meta(number))))
+        .chain([address(Role::META), address(Role::Coordinator)])
         .collect();
     let port = match how.port {
         Some(0) if !how.netns => free_port(&all)?,
@@ -199,9 +207,19 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     };
     let at = |role: Role| SocketAddrV4::new(address(role), port);
     let nodes = numbers.map(|number| node_at(number, at(Role::Node(number))));
-    let (address, data) = (at(Role::Meta), Role::Meta.to_string().into());
-    let heal_after = how.heal_after;
-    let server = Server { address, data, store: None, memory: None, heal_after };
+    let (address, data) = (at(Role::META), Role::META.to_string().into());
+    let standby = servers.map(|number| {
+        let role = Role::Meta(number);
+        Standby { number, address: at(role), data: role.to_string().into() }
+    });
+    let server = Server {
+        address,
+        data,
+        store: how.store.clone(),
+        memory: None,
+        heal_after: how.heal_after,
+        standby: standby.collect(),
+    };
     let mut description =
         Description::new(server, nodes.collect(), how.netns.then_some(netns::MTU));
     (description.packed, description.netns) = (how.packed, how.netns);
@@ -210,7 +228,7 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
     description.coordinator = coordinator(wished, Some(at(Role::Coordinator)))?;
     description.layout.clone_from(&how.layout);
     description.trust = how.trust;
-    description.layout().map_err(Failure::usage)?;
+    description.check().map_err(Failure::usage)?;
     let key = dir.join(&description.key);
     if !key.exists() {
         make_key(&key)?;
@@ -226,6 +244,11 @@ fn address_of(dir: &Path, netns: bool, role: Role) -> Ipv4Addr {
             Ipv4Addr::new(127, 0, 0, last)
         }
         (false, Role::Coordinator) => COORDINATOR_AT,
+        // Before it, and behind all nodes.
+        (false, Role::Meta(number)) if number > 1 => {
+            let last = u8::try_from(255 - number).unwrap_or(u8::MAX);
+            Ipv4Addr::new(127, 0, 0, last)
+        }
         (false, _) => Ipv4Addr::LOCALHOST,
     }
 }

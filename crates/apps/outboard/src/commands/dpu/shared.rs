@@ -24,7 +24,7 @@ use outboard_wire::shared::call::{Call, Reply};
 use serde_json::{Value, json};
 
 use super::{cannot, dpu_options};
-use crate::cluster::description::Trust;
+use crate::cluster::description::{Trust, named};
 use crate::cluster::location::Location;
 use crate::cluster::part::{Stop, number_of};
 use crate::exit::{Code, Failure};
@@ -59,15 +59,15 @@ fn serve(settings: &Settings, location: &Location, stop: &Arc<Stop>) -> Result<(
     let data = settings.data();
     let directory = DataDirectory::open(&data);
     let directory = directory.map_err(|error| Failure::new(Code::Data, error.to_string()))?;
-    let server = location.address()?;
+    let places = location.places()?;
     let wakeup = Wakeup::new().map_err(|error| cannot("make a wake event", &error))?;
     let wakeup = Arc::new(wakeup);
     stop.tells(&wakeup);
-    let (runtime, client) = begin(settings, location, server, &wakeup)?;
-    runtime.asking().know(SERVER, server);
+    let (runtime, client) = begin(settings, location, &places, &wakeup)?;
+    runtime.asking().know_places(SERVER, &places);
     let dfs = client_of(settings, &runtime, location, client)?;
     runtime.set_role(Rc::new(ClientRole::new(Arc::clone(&dfs))));
-    connect(&runtime, &wakeup, &dfs, location, server)?;
+    connect(&runtime, &wakeup, &dfs, location, &named(&places))?;
     let options = dpu_options(settings, directory.path())?;
     let volumes = (Arc::new(NoVolume), Arc::clone(&dfs));
     let mut dpu = Dpu::of_both(volumes, Rc::clone(&runtime), wakeup, options)
@@ -121,15 +121,17 @@ fn client_of(
 fn begin(
     settings: &Settings,
     location: &Location,
-    server: SocketAddrV4,
+    places: &[SocketAddrV4],
     wakeup: &Arc<Wakeup>,
 ) -> Result<(Rc<Runtime>, u64), Failure> {
     let (key, place) = location.key(&settings.data())?;
     let number = key.client.unwrap_or(0);
     let lives = |error: std::io::Error| cannot("get random numbers", &error);
     let client = client_id(number, place);
-    let source = source_for(server).map_err(|error| {
-        Failure::new(Code::NotRunning, format!("there is no way to {server}: {error}"))
+    // All of them are reached the same way.
+    let way = places.iter().find_map(|place| Some((*place, source_for(*place).ok()?)));
+    let (server, source) = way.ok_or_else(|| {
+        Failure::new(Code::NotRunning, format!("there is no way to {}", named(places)))
     })?;
     let before = PortOptions {
         capture: std::env::var_os(CAPTURE).map(Into::into),
@@ -156,7 +158,7 @@ fn connect(
     wakeup: &Arc<Wakeup>,
     dfs: &Arc<Dfs<Asking>>,
     location: &Location,
-    server: SocketAddrV4,
+    server: &str,
 ) -> Result<(), Failure> {
     let lost = |error: std::io::Error| cannot("use its socket", &error);
     let part = Part::new(Rc::clone(runtime), Arc::clone(wakeup)).map_err(lost)?;

@@ -12,15 +12,15 @@ fn line(first: Peer, second: Peer) -> Line {
 
 #[test]
 fn a_server_that_died_is_looked_for_at_all_its_places() {
-    let mut line = line(SERVER, SERVER);
-    line.mute = vec![1];
+    let mut line = line(SERVER, NODE);
     let mut asked = line.ask(2, SERVER, b"who");
     line.reply(0, b" one");
     assert_eq!(done(&mut asked), Ok(b"who one".to_vec()));
     // The first dies, and the second serves: another life.
     line.mute = vec![0];
+    line.ends[1] = end(SERVER, 2, 22, false);
     let mut asked = line.ask(2, SERVER, b"who");
-    line.wait(Duration::from_secs(1));
+    line.wait(Duration::from_millis(1500));
     assert_eq!(done(&mut asked), Err(Gone::Unanswered), "the first may have done it");
     let mut asked = line.ask(2, SERVER, b"who");
     line.reply(1, b" two");
@@ -49,4 +49,22 @@ fn all_places_refuse() {
     let mut asked = line.ask(2, SERVER, b"who");
     line.wait(Duration::from_secs(1));
     assert_eq!(done(&mut asked), Err(Gone::Refused));
+}
+
+/// A client begins its next life at another port: the server offers a conversation there, too, once
+/// it doubts the one there was. It did so at the next wish only, half a second later.
+#[test]
+fn who_wishes_from_elsewhere_is_offered_one_there() {
+    let ends = [(SERVER, 11), (CLIENT, 22), (CLIENT, 33)];
+    let ends =
+        ends.iter().enumerate().map(|(at, (peer, life))| end(*peer, at as u8 + 1, *life, false));
+    let mut line = Line::of(ends.collect(), &[SERVER, CLIENT]);
+    let mut asked = line.ask(1, SERVER, b"first");
+    line.reply(0, b"");
+    assert_eq!(done(&mut asked), Ok(b"first".to_vec()));
+    line.mute = vec![1];
+    let mut asked = line.ask(2, SERVER, b"second");
+    line.wait(120 * MS);
+    line.reply(0, b"");
+    assert_eq!(done(&mut asked), Ok(b"second".to_vec()));
 }
