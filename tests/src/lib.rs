@@ -17,6 +17,7 @@ pub mod cut;
 pub mod linear;
 pub mod nodes;
 mod skips;
+pub mod standby;
 pub mod twins;
 mod volume;
 

@@ -18,6 +18,8 @@
 //!   long that its copies are made elsewhere;
 //! - `linear`: what threads of two hosts are answered of registers, lists, counters under locks and
 //!   exclusive names has an order, whoever is killed meanwhile, as a checker of histories finds;
+//! - `standby` (only if it is named, with a pool): of two metadata servers the one that serves is
+//!   stopped, ended and killed under two hosts: the other takes over;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
 //!   when asked for: it takes root, and most of a minute);
@@ -46,22 +48,23 @@ use outboard_tests::crash::{Mode, Worker};
 use outboard_tests::linear::{self, Wanted};
 use outboard_tests::nodes::{HEAL_AFTER, come_and_go};
 use outboard_tests::twins::Pair;
-use outboard_tests::{Result, Side, Volume, context, cut, note_skip};
+use outboard_tests::{Result, Side, Volume, context, cut, note_skip, standby};
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|revoked|cut|stopped]...
+shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|cut|stopped]...
        [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--seed=N]
-       [--ensemble=DIRECTORY] [--base=DIRECTORY]
+       [--ensemble=DIRECTORY] [--pool=LOCATION] [--base=DIRECTORY]
 
-  --only    just these cases [default: all but cut and stopped]
+  --only    just these cases [default: all but standby, cut and stopped]
   --cache   the cache of the mounts [default: each]
   --client  who is the client in `killed`, `linear`; host and standard have no cache [default: dpu]
-  --rounds  kills [default: 6]
+  --rounds  kills; changes of servers in `standby` [default: 6]
   --seconds how long `linear` begins new rounds [default: 3]
   --seed    repeats the kills of a run [default: from the clock]
   --ensemble  of `scripts/zookeeper`, running: it is the coordinator, and its servers are killed
+  --pool    where `standby` keeps names and inodes: rados://POOL?conf=FILE
   --base    where cluster, volumes and journals go [default: a new folder in /tmp]
 ";
 
@@ -73,6 +76,7 @@ struct Options {
     seconds: u64,
     seed: u64,
     ensemble: Option<PathBuf>,
+    pool: Option<String>,
     base: PathBuf,
 }
 
@@ -108,6 +112,7 @@ impl Options {
             seconds: 3,
             seed: clock.map_or(1, |now| now.as_secs()),
             ensemble: None,
+            pool: None,
             base: env::temp_dir().join(format!("outboard-shared-{}", std::process::id())),
         };
         for arg in args {
@@ -123,6 +128,7 @@ impl Options {
                 ("--seconds", _) => options.seconds = value.parse().map_err(|_| unknown())?,
                 ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
                 ("--ensemble", path) => options.ensemble = Some(path.into()),
+                ("--pool", location) => options.pool = Some(location.into()),
                 ("--base", path) => options.base = PathBuf::from(path),
                 _ => return Err(unknown()),
             }
@@ -137,7 +143,7 @@ impl Options {
     }
 
     fn wants(&self, case: &str) -> bool {
-        let usual = self.only.is_empty() && !["cut", "stopped"].contains(&case);
+        let usual = self.only.is_empty() && !["standby", "cut", "stopped"].contains(&case);
         usual || self.only.iter().any(|only| only == case)
     }
 }
@@ -165,7 +171,7 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 10] = [
+const CASES: [(&str, Case); 11] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
@@ -173,6 +179,7 @@ const CASES: [(&str, Case); 10] = [
     ("stripes", stripes),
     ("nodes", nodes),
     ("linear", linear),
+    ("standby", standby),
     ("revoked", revoked),
     ("cut", cut),
     ("stopped", stopped),
@@ -277,6 +284,23 @@ fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
     cluster.check()?;
     cluster.down()?;
     cut::gone(&spaces)
+}
+
+/// Two servers on one pool, each of whose namespaces has one volume.
+fn standby(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let pool = options.pool.as_ref().ok_or("standby takes --pool=rados://POOL?conf=FILE")?;
+    let store = format!("--store={pool}&namespace=standby-{}-{cache}", std::process::id());
+    let cluster = Cluster::with(&place.join("cluster"), 3, &[&store, "--standby=1"])?;
+    let mut one = host(&cluster, place, "one", cache)?;
+    let mut other = host(&cluster, place, "other", cache)?;
+    let hosts = [&*one.mountpoint(), &*other.mountpoint()];
+    standby::taken_over(&cluster, hosts, options.rounds, options.seed).map_err(|error| {
+        format!("{error}\n{}\n{}\n{}", one.log_tail(), other.log_tail(), cluster.log_tail())
+    })?;
+    one.stop()?;
+    other.stop()?;
+    filled(&cluster)?;
+    cluster.down()
 }
 
 /// A host whose key is revoked is refused, at once and after it has started anew. What it had
