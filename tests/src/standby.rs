@@ -24,11 +24,11 @@ const STALL: Duration = Duration::from_secs(60);
 enum End {
     /// It is stopped, and goes on once the other serves.
     Stopped,
-    /// It is told to end.
+    /// It is told to end; it is started again at once, and may be the first to have the claim.
     Ended,
     /// It is stopped, and dead before it goes on.
     Silent,
-    /// kill -9; it is started again at once, and may be the first to have the claim.
+    /// kill -9; started again likewise.
     Killed,
     /// Both.
     Both,
@@ -147,7 +147,10 @@ fn ends(cluster: &Cluster, how: End) -> Result<Duration> {
         }
         End::Ended => {
             signal(pid, Signal::TERM)?;
-            one_serves(cluster, Some(&server))?;
+            let has_ended = || cluster.address(&server).is_ok_and(|(now, _)| now != pid);
+            if !wait_until(STALL, has_ended) {
+                return Err(format!("{server} does not end within {STALL:?}"));
+            }
         }
         End::Killed => cluster.kill(&server)?,
         End::Both => ["meta", "meta.2"].iter().try_for_each(|role| cluster.kill(role))?,

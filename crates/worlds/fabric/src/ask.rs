@@ -63,7 +63,7 @@ impl Asker {
         Ok(Asker { part: Part::new(Rc::clone(&runtime), wakeup)?, runtime })
     }
 
-    /// Asks all of these at once, each at one of these places; the replies that came within `limit`.
+    /// Asks all of these at once, each at one of these places; the replies that came in time.
     ///
     /// # Errors
     /// The kernel's.

@@ -553,6 +553,26 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// The rest of a server, with one that stands by.
+    fn standby(store: &str, number: u16, address: &str) -> String {
+        format!(
+            "data = \"meta\"\n{store}[[server.standby]]\nnumber = {number}\n\
+             address = \"{address}:4791\"\ndata = \"other\"\n"
+        )
+    }
+
+    #[test]
+    fn servers_that_stand_by_are_parts() {
+        let text = standby("store = \"rados://p\"\n", 3, "10.0.0.9");
+        let whole = read(&WHOLE.replace("data = \"meta\"", &text)).unwrap();
+        assert_eq!(whole.servers(), [Role::META, Role::Meta(3)]);
+        assert_eq!(whole.parts(), [Role::Node(1), Role::Node(2), Role::META, Role::Meta(3)]);
+        assert_eq!(Role::Meta(3).to_string(), "meta.3");
+        assert_eq!(whole.data(Role::Meta(3)).unwrap().file_name().unwrap(), "other");
+        assert!(whole.store().unwrap().starts_with("shared://10.0.0.1:4791,10.0.0.9:4791/main?"));
+        assert!(whole.address(Role::Meta(2)).is_err());
+    }
+
     #[test]
     fn what_is_no_cluster_is_refused_in_words() {
         for (from, to, says) in [
@@ -578,6 +598,9 @@ mod tests {
             ("volume = \"main\"", "volume = \"a\"\ntrust = \"nobody\"", "sealed"),
             ("volume = \"main\"", "volum = \"main\"", "volum"),
             ("data = \"node.2\"", "data = \"x\"\ncapacity = \"much\"", "much"),
+            ("data = \"meta\"", &standby("", 2, "10.0.0.9"), "rados://"),
+            ("data = \"meta\"", &standby("store = \"rados://p\"\n", 1, "10.0.0.9"), "from 2 on"),
+            ("data = \"meta\"", &standby("store = \"rados://p\"\n", 2, "10.0.0.1"), "one address"),
         ] {
             let message = read(&WHOLE.replace(from, to)).unwrap_err();
             assert!(message.contains(says) && message.contains("etc/cluster.toml"), "{message}");
@@ -605,8 +628,10 @@ mod tests {
         assert!(sample.contains(other.0) && sample.contains(other.1));
         assert_eq!(
             keys(named["server"].as_table().unwrap()),
-            ["address", "data", "heal-after", "memory", "store"]
+            ["address", "data", "heal-after", "memory", "standby", "store"]
         );
+        let standby = named["server"]["standby"][0].as_table().unwrap();
+        assert_eq!(keys(standby), ["address", "data", "number"]);
         let node = named["nodes"][0].as_table().unwrap();
         assert_eq!(keys(node), ["address", "capacity", "data", "number"]);
     }
