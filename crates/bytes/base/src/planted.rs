@@ -61,6 +61,8 @@ pub enum Fault {
     Untold,
     /// Of a stripe what one member has goes forward.
     Few,
+    /// What a node finds damaged of a copy stays so.
+    Rotten,
 }
 
 thread_local! {

@@ -1,8 +1,9 @@
-//! Copies that come to have all again: of members that were left out and are back, and of nodes
-//! that lost power and doubt what they have.
+//! Copies that come to have all again: of members that were left out and are back, of nodes that
+//! lost power and doubt what they have, and those of which a node found something damaged.
 
 use std::time::Duration;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::Net;
@@ -38,8 +39,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let mut chores = self.chores();
             for (node, answer) in answers {
                 chores.answered(node, answer != Err(Errno::EIO), now);
-                let doubts = if let Ok(Reply::Number(boot)) = answer { Some(boot) } else { None };
+                let (doubts, damaged) = match answer {
+                    Ok(Reply::Number(boot)) => (Some(boot), Vec::new()),
+                    Ok(Reply::Objects(objects)) => (None, objects),
+                    _ => (None, Vec::new()),
+                };
                 chores.doubts(node, doubts);
+                chores.damaged_at(node, damaged.iter().map(|object| object.object).collect());
             }
         }
     }
@@ -104,6 +110,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Err(errno) = self.fill_some().await {
             tracing::debug!(%errno, "copies that lack something");
         }
+        self.mend_damage().await;
         let doubting = self.chores().doubting();
         for (node, boot) in doubting {
             match self.end_doubts_of(node).await {
@@ -115,6 +122,40 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 left => tracing::debug!(node, ?left, "files that a node doubts"),
             }
         }
+    }
+
+    /// Files of which nodes have something damaged get it from the others.
+    async fn mend_damage(&self) {
+        let damaged = if is_planted(Fault::Rotten) { Vec::new() } else { self.chores().damaged() };
+        for (node, ino) in damaged {
+            if !self.chores().is_due_again(ino, self.net().now()) {
+                continue;
+            }
+            match self.mend_damage_at(node, ino).await {
+                Ok(true) => {
+                    tracing::warn!(%ino, node, "what a node had damaged of a file is mended")
+                }
+                Ok(false) => {}
+                Err(errno) => {
+                    tracing::warn!(%ino, node, %errno, "what is damaged cannot be mended yet");
+                }
+            }
+            // Damage that all copies have is found again.
+            self.chores().try_later(ino, self.net().now(), LATER);
+        }
+    }
+
+    /// Whether a node doubts a file no more. Of one without copies there is nothing better.
+    async fn mend_damage_at(&self, node: u16, ino: Ino) -> Result<bool> {
+        if !self.ends_doubt(node, ino).await? {
+            return Ok(false);
+        }
+        let object = ino.0;
+        match self.ask_node(node, &Call::Doubts { object }).await? {
+            Reply::Number(boot) => self.ask_node(node, &Call::Trust { object, boot }).await?,
+            _ => return Ok(true),
+        };
+        Ok(false)
     }
 
     async fn fill_some(&self) -> Result<()> {

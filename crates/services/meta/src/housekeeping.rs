@@ -91,6 +91,8 @@ pub(crate) struct Chores {
     kept_in: BTreeMap<u16, Time>,
     /// Nodes that doubt what they have of copies, and in which boot.
     doubting: BTreeMap<u16, u64>,
+    /// Nodes that found damage, and in which objects.
+    damaged: BTreeMap<u16, Vec<u64>>,
     /// Files of which a member was not reached, which, and when that was said.
     unreached: BTreeMap<Ino, (u16, Time)>,
     /// Nodes that are given units of files with parities, and which.
@@ -150,6 +152,24 @@ impl Chores {
             Some(boot) => self.doubting.insert(node, boot),
             None => self.doubting.remove(&node),
         };
+    }
+
+    /// Objects that a node says are damaged there.
+    pub(crate) fn damaged_at(&mut self, node: u16, objects: Vec<u64>) {
+        if objects.is_empty() {
+            self.damaged.remove(&node);
+        } else {
+            self.damaged.insert(node, objects);
+        }
+    }
+
+    /// The same of all nodes.
+    pub(crate) fn damaged(&self) -> Vec<(u16, Ino)> {
+        let of = |(node, objects): (&u16, &Vec<u64>)| {
+            let node = *node;
+            objects.iter().map(move |object| (node, Ino(*object))).collect::<Vec<_>>()
+        };
+        self.damaged.iter().flat_map(of).collect()
     }
 
     pub(crate) fn doubting(&self) -> Vec<(u16, u64)> {

@@ -106,7 +106,7 @@ impl<M: Medium> Node<M> {
         let NodeOptions { node, epoch, threat, volume, credit, boot, .. } = options;
         let settings = Settings { node, epoch, threat, volume, credit, boot };
         let mut rules = Rules::new(settings);
-        rules.doubt = (!store.is_trusted_in(boot)).then(Doubt::default);
+        rules.doubt = (!store.is_trusted_in(boot)).then(Doubt::of_all);
         let rules = Arc::new(Mutex::new(rules));
         let mut nic = Nic::new(Limits {
             table_bytes: options.memory_bytes.max(DESCRIPTOR_LEN),
@@ -286,10 +286,7 @@ impl<M: Medium> Node<M> {
                 self.rules().raise(object, fence);
                 Reply::Claims(lacking)
             }
-            Call::Doubts { object } => match self.doubt(|doubt| doubt.trusts(object)) {
-                Some(false) => Reply::Number(self.0.options.boot),
-                Some(true) | None => Reply::Done,
-            },
+            Call::Doubts { object } => self.doubts(object),
             Call::Trust { boot, .. } if boot != self.0.options.boot => {
                 // Who says so found out before power was lost.
                 Reply::Failed(Errno::ESTALE)
@@ -303,7 +300,11 @@ impl<M: Medium> Node<M> {
                 let (object, fence) = store.newest();
                 Reply::Object(Object { object, end: 0, fence, bytes: 0 })
             }
-            Call::Verify { object } => Reply::Number(store.verify(object).await?),
+            Call::Verify { object } => {
+                let damaged = store.verify(object).await?;
+                self.doubt_damage();
+                Reply::Number(damaged)
+            }
             Call::Keys { keys, revoked } => {
                 let mut rules = self.rules();
                 rules.set_revoked(&revoked);
@@ -320,14 +321,36 @@ impl<M: Medium> Node<M> {
         })
     }
 
+    /// Whether it doubts an object, or, asked of all: those that are damaged, where it knows no
+    /// more to doubt.
+    fn doubts(&self, object: u64) -> Reply {
+        let boot = Reply::Number(self.0.options.boot);
+        let told = |doubt: &mut Doubt| match doubt.damaged() {
+            Some(damaged) if object == Doubt::ALL => {
+                let of = |object: &u64| Object { object: *object, end: 0, fence: 0, bytes: 0 };
+                Reply::Objects(damaged.iter().take(OBJECTS_MAX).map(of).collect())
+            }
+            _ if doubt.trusts(object) => Reply::Done,
+            _ => boot,
+        };
+        self.doubt(told).unwrap_or(Reply::Done)
+    }
+
+    fn doubt_damage(&self) {
+        self.rules().doubt_damage(&self.0.store.damaged());
+    }
+
     /// What is here of an object, or of all, is what all who have copies have.
     async fn trust(&self, object: u64) -> Result<(), Reason> {
-        if object != Doubt::ALL {
+        if object == Doubt::ALL {
+            self.0.store.trust(self.0.options.boot).await?;
+            self.doubt(Doubt::trust_all);
+        } else {
+            self.0.store.forget_damage(object);
             self.doubt(|doubt| doubt.trust(object));
-            return Ok(());
         }
-        self.0.store.trust(self.0.options.boot).await?;
-        self.rules().doubt = None;
+        let mut rules = self.rules();
+        rules.doubt = rules.doubt.take().filter(Doubt::is_any);
         Ok(())
     }
 
@@ -348,8 +371,11 @@ impl<M: Medium> Node<M> {
         // What fails is tried again by who writes next.
         let _ = self.0.store.forget(wall_ms).await;
         if scrub_bytes > 0 {
-            // What it finds is in the store's figures; what fails will be met by who reads.
-            let _ = self.0.store.scrub(scrub_bytes).await;
+            // What fails will be met by who reads.
+            let found = self.0.store.scrub(scrub_bytes).await;
+            if found.is_ok_and(|damaged| damaged > 0) {
+                self.doubt_damage();
+            }
         }
         more
     }

@@ -69,8 +69,10 @@ impl<M: Medium> Serving<'_, M> {
             Ok(()) => self.carry_out(&heads, data, &mut message).await,
             Err(reason) => Err(reason),
         };
-        if outcome == Err(Reason::Fence) {
-            self.learn(heads.capability.object);
+        match outcome {
+            Err(Reason::Fence) => self.learn(heads.capability.object),
+            Err(Reason::Medium) => self.find_damage(&heads).await,
+            _ => {}
         }
         let len = u32::try_from(message.len().saturating_sub(ANSWER_LEN));
         let outcome = outcome.and_then(|()| len.map_err(|_| Reason::Invalid));
@@ -190,6 +192,21 @@ impl<M: Medium> Serving<'_, M> {
             return Ok(());
         }
         self.with(|rules| rules.still(&heads.capability))
+    }
+
+    /// What it has of an object is damaged: others that have copies have better.
+    async fn find_damage(&self, heads: &Heads) {
+        let range = match &heads.target {
+            Target::Read(read) => read.offset..read.offset.saturating_add(read.bytes.into()),
+            Target::Write(write) => write.offset..write.offset.saturating_add(write.bytes.into()),
+            // Of a hole its edges are read; the other one a scrub finds.
+            Target::Hole(hole) => hole.offset..hole.offset.saturating_add(1),
+        };
+        if heads.capability.strategy != Strategy::Single {
+            self.store.find_damage(heads.capability.object, range).await;
+            let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+            rules.doubt_damage(&self.store.damaged());
+        }
     }
 
     fn unread(&self, message: &[u8]) -> Vec<u8> {

@@ -29,7 +29,7 @@ mod space;
 mod tests;
 mod write;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{self, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -142,7 +142,32 @@ struct State {
     tombs: BTreeSet<(u64, u64)>,
     /// The strip that a scrub looks at next.
     scrubbed: (u64, u64),
+    /// Strips of which a grain was found damaged, with their newest version then; another one was
+    /// written over it.
+    damaged: BTreeMap<(u64, u64), Version>,
     counts: Counts,
+}
+
+/// Damaged strips that are remembered; a scrub finds the others again.
+const DAMAGED_MAX: usize = 4096;
+
+impl State {
+    fn note_damage(&mut self, strip: (u64, u64), newest: Version) {
+        if self.damaged.len() >= DAMAGED_MAX {
+            let index = &self.index;
+            self.damaged
+                .retain(|at, found| index.strip(*at).is_some_and(|strip| strip.newest() == *found));
+        }
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.insert(strip, newest);
+        }
+    }
+
+    /// Whether a strip was found damaged, and not written over since.
+    fn is_damaged(&self, strip: (u64, u64)) -> bool {
+        let found = self.damaged.get(&strip);
+        found.is_some_and(|found| self.index.strip(strip).is_some_and(|is| is.newest() == *found))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,17 +1,20 @@
-//! What a node doubts. Power was lost, and with it perhaps what it had acknowledged, and not
-//! flushed, of objects that other nodes have copies of. It serves none of these until who resolved
-//! one, or all, says that what is here is what all have.
+//! What a node doubts, of objects that other nodes have copies of: all of them where power was
+//! lost, and with it perhaps what it had acknowledged, and not flushed; and those of which a grain
+//! was found damaged. It serves none of these until who resolved one, or all, says that what is
+//! here is what all have.
 //!
 //! Who resolves works under the fence that it has sealed the object with, which no client has, so
 //! what is asked under it is served.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Objects that are trusted one by one; then the oldest are doubted again. As many as there is room
 /// for in the memory of handlers.
 const TRUSTED_MAX: usize = 1 << 15;
 /// Objects that are being resolved.
 const SEALED_MAX: usize = 1 << 12;
+/// Damaged objects at a time; the others are found again.
+const DAMAGED_MAX: usize = 1 << 10;
 
 /// What is known of objects: of so many, the last ones.
 #[derive(Debug, Default)]
@@ -38,7 +41,10 @@ impl<V, const MOST: usize> Recent<V, MOST> {
 /// That there is doubt, and what not of.
 #[derive(Debug, Default)]
 pub(crate) struct Doubt {
+    /// Of all objects, but for those that are trusted since.
+    of_all: bool,
     trusted: Recent<(), TRUSTED_MAX>,
+    damaged: BTreeSet<u64>,
     /// Fences of seals since the process began.
     sealed: Recent<u64, SEALED_MAX>,
 }
@@ -49,11 +55,39 @@ impl Doubt {
 
     /// Bytes of it that handlers look at.
     pub(super) const MEMORY: usize =
-        TRUSTED_MAX * size_of::<u64>() + SEALED_MAX * size_of::<(u64, u64)>();
+        (TRUSTED_MAX + DAMAGED_MAX) * size_of::<u64>() + SEALED_MAX * size_of::<(u64, u64)>();
+
+    /// After a loss of power.
+    pub(crate) fn of_all() -> Doubt {
+        Doubt { of_all: true, ..Doubt::default() }
+    }
 
     /// Whether what is here of an object counts.
     pub(crate) fn trusts(&self, object: u64) -> bool {
-        self.trusted.all.contains_key(&object)
+        let trusted = !self.of_all || self.trusted.all.contains_key(&object);
+        trusted && !self.damaged.contains(&object)
+    }
+
+    /// A grain of an object was found damaged.
+    pub(crate) fn damage(&mut self, object: u64) {
+        if self.damaged.len() < DAMAGED_MAX {
+            self.damaged.insert(object);
+        }
+    }
+
+    /// Objects of which a grain was found damaged, if those are all that is doubted.
+    pub(crate) fn damaged(&self) -> Option<&BTreeSet<u64>> {
+        (!self.of_all).then_some(&self.damaged)
+    }
+
+    /// All that was lost with the power was found again.
+    pub(crate) fn trust_all(&mut self) {
+        (self.of_all, self.trusted) = (false, Recent::default());
+    }
+
+    /// Whether there is doubt of anything.
+    pub(crate) fn is_any(&self) -> bool {
+        self.of_all || !self.damaged.is_empty()
     }
 
     /// Whether what is asked of an object under a fence is served.
@@ -69,7 +103,10 @@ impl Doubt {
 
     /// An object is served from now on.
     pub(crate) fn trust(&mut self, object: u64) {
-        self.trusted.put(object, ());
+        self.damaged.remove(&object);
+        if self.of_all {
+            self.trusted.put(object, ());
+        }
     }
 
     /// How many objects are trusted.
@@ -84,7 +121,7 @@ mod tests {
 
     #[test]
     fn as_many_objects_are_known_as_there_is_room_for() {
-        let mut doubt = Doubt::default();
+        let mut doubt = Doubt::of_all();
         let most = u64::try_from(TRUSTED_MAX).unwrap();
         // Twice is once.
         (0..most).chain(0..9).for_each(|object| doubt.trust(object));
@@ -98,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_under_the_last_seal_is_served() {
-        let mut doubt = Doubt::default();
+        let mut doubt = Doubt::of_all();
         doubt.seal(7, 5);
         doubt.seal(7, 9);
         doubt.seal(7, 8);
@@ -111,5 +148,24 @@ mod tests {
         assert_eq!((doubt.sealed.all.len(), doubt.sealed.order.len()), (SEALED_MAX, SEALED_MAX));
         doubt.seal(99, 3);
         assert!(!doubt.serves(100, 3) && doubt.serves(101, 3) && doubt.serves(99, 3));
+    }
+
+    #[test]
+    fn what_is_damaged_is_doubted_beside_what_else_is() {
+        let mut doubt = Doubt::default();
+        doubt.damage(7);
+        doubt.seal(7, 9);
+        let served = (doubt.serves(7, 8), doubt.serves(7, 9), doubt.serves(8, 1));
+        assert_eq!((served, doubt.damaged().unwrap().len()), ((false, true, true), 1));
+        doubt.trust(7);
+        assert!(doubt.trusts(7) && !doubt.is_any());
+        let mut doubt = Doubt::of_all();
+        doubt.trust(7);
+        doubt.damage(7);
+        assert!(!doubt.trusts(7) && doubt.damaged().is_none() && !doubt.trusts(8));
+        doubt.trust_all();
+        assert!(!doubt.trusts(7) && doubt.trusts(8) && doubt.is_any());
+        (0..DAMAGED_MAX as u64 + 9).for_each(|object| doubt.damage(object));
+        assert_eq!(doubt.damaged().unwrap().len(), DAMAGED_MAX);
     }
 }

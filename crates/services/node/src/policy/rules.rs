@@ -192,6 +192,14 @@ impl Rules {
         is_single || self.doubt.as_ref().is_none_or(serves)
     }
 
+    /// Objects of which damage was found are doubted.
+    pub(crate) fn doubt_damage(&mut self, damaged: &BTreeSet<u64>) {
+        if !damaged.is_empty() {
+            let doubt = self.doubt.get_or_insert_default();
+            damaged.iter().for_each(|object| doubt.damage(*object));
+        }
+    }
+
     /// Whether a call about what was written under a capability is allowed: of its client, or of a
     /// server in its place.
     pub(crate) fn check_writer(

@@ -1,5 +1,6 @@
 //! What looks at objects: reads, and the checks of what nobody reads.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use outboard_base::{Ino, place};
@@ -8,7 +9,7 @@ use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::call::Object;
 use outboard_wire::shared::{DATA_MAX, Reason};
 
-use super::index::{Entry, GRAIN, GRAINS_MAX, Grain, STRIP_MAX};
+use super::index::{Entry, GRAIN, GRAINS_MAX, Grain, STRIP_MAX, Strip};
 use super::write::runs;
 use super::{GRAIN_LEN, Store};
 
@@ -175,18 +176,54 @@ impl<M: Medium> Store<M> {
         Ok(damaged)
     }
 
+    /// Looks which strips that a range touches are damaged: something of it was found to be.
+    pub async fn find_damage(&self, object: u64, range: Range<u64>) {
+        let touched = {
+            let state = self.shared.state();
+            state.index.objects.get(&object).map(|entry| entry.touched(&range))
+        };
+        let Some(touched) = touched else { return };
+        let mut next = (object, touched.start);
+        while let Some((found, ..)) = self.check_strip(next).await
+            && found.0 == object
+            && touched.contains(&found.1)
+        {
+            next = (object, found.1 + 1);
+        }
+    }
+
+    /// Objects of which a grain was found damaged, and that was not written over since; some of
+    /// them.
+    #[must_use]
+    pub fn damaged(&self) -> BTreeSet<u64> {
+        let state = self.shared.state();
+        let strips = state.damaged.keys().filter(|strip| state.is_damaged(**strip));
+        strips.map(|(object, _)| *object).collect()
+    }
+
+    /// What was found damaged of an object is as good as there is.
+    pub fn forget_damage(&self, object: u64) {
+        self.shared.state().damaged.retain(|(of, _), _| *of != object);
+    }
+
     /// Checks the first strip at or behind one: which that is, its damaged grains and all of them.
+    /// One that is damaged is remembered.
     async fn check_strip(&self, from: (u64, u64)) -> Option<((u64, u64), u64, u64)> {
         let (strip, size) = self.shared.state().index.next(from)?;
         let base = strip.1 * u64::from(size);
         let range = base..base + u64::from(size.min(STRIP_MAX));
         let _shared = self.locks.shared_on(Ino(strip.0), range).await;
         self.settled().await;
-        let grains: Vec<Grain> = {
+        let (grains, newest) = {
             let state = self.shared.state();
-            state.index.strip(strip).into_iter().flat_map(|strip| strip.some()).collect()
+            let found = state.index.strip(strip);
+            let grains: Vec<Grain> = found.into_iter().flat_map(|strip| strip.some()).collect();
+            (grains, found.map(Strip::newest))
         };
         let damaged = self.check(&grains, |_, _| ()).await;
+        if damaged > 0 {
+            self.shared.state().note_damage(strip, newest.unwrap_or_default());
+        }
         Some((strip, damaged, grains.len() as u64))
     }
 }

@@ -273,6 +273,15 @@ fn who_is_unreached_holds_nobody_up() {
 }
 
 #[test]
+fn damage_is_mended() {
+    use Strategy::{BinaryTree, Parity, Ring};
+    for strategy in [Ring, BinaryTree, Parity] {
+        assert!(directed::damage_is_mended(strategy, None), "{strategy:?}");
+        assert!(!directed::damage_is_mended(strategy, Some(Fault::Rotten)), "{strategy:?}");
+    }
+}
+
+#[test]
 fn an_append_is_done_once() {
     use directed::Dies::{Both, Client, ClientForLong, Server};
     let deaf: [&[usize]; 4] = [&[], &NODES[..1], &NODES[1..], &NODES];

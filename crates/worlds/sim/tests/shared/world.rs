@@ -405,6 +405,12 @@ impl World {
         std::mem::take(&mut self.places[place].has_run)
     }
 
+    /// All that a node has of bytes is damaged.
+    pub(crate) fn rots(&mut self, place: usize) {
+        let [_, data] = &self.places[place].disk.media;
+        (0..8 << 20).step_by(4096).for_each(|at| data.corrupt(at));
+    }
+
     /// The process dies; with `power` what was not flushed is lost, too.
     pub(crate) fn kill(&mut self, place: usize, power: bool) {
         self.note(format_args!("place {place} dies{}", if power { ", power is lost" } else { "" }));

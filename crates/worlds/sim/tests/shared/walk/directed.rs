@@ -7,6 +7,7 @@ use outboard_base::planted::{Fault as Rule, plant};
 use outboard_base::{Errno, Fh, Ino, Result, Time};
 use outboard_volume::Answer;
 use outboard_wire::file::Reply;
+use outboard_wire::shared::Strategy;
 
 use super::{Walk, Way};
 use crate::host::Ask;
@@ -369,7 +370,7 @@ pub(crate) fn an_append_is_done_once(deaf: &[usize], dies: Dies, patterns: [u64;
 /// host and one of them. Each write and sync was given up, the server was asked, which reached all
 /// and changed nothing, and so it went on for ever.
 pub(crate) fn who_is_unreached_holds_nobody_up(one: usize, other: usize) -> bool {
-    let way = Way { copies: Some(outboard_wire::shared::Strategy::Ring), ..uncached() };
+    let way = Way { copies: Some(Strategy::Ring), ..uncached() };
     let mut story = Story::new(None, way, |_| ());
     let write = story.write(ONE, 0, SOME, 1);
     story.does(ONE, write);
@@ -387,4 +388,29 @@ pub(crate) fn who_is_unreached_holds_nobody_up(one: usize, other: usize) -> bool
     story.walk.world.heal();
     let found = story.reads(OTHER, 0, SOME);
     found == bytes(3, SOME) && took < 2 * LONG
+}
+
+/// All that a node has of a file is damaged, and nobody asks it for that: a scrub finds it, and the
+/// others give it back. (They did not, so the next node that was lost took the file with it.)
+pub(crate) fn damage_is_mended(strategy: Strategy, rule: Option<Rule>) -> bool {
+    let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
+    let mut story = Story::new(rule, way, |_| ());
+    let write = story.write(ONE, 0, MUCH, 1);
+    story.does(ONE, write);
+    let (ino, fh) = (story.ino, story.fh(ONE));
+    story.does(ONE, Ask::Fsync { ino, fh });
+    let [first, second] = NODES;
+    story.walk.world.rots(first);
+    story.until(3 * LONG, |_| false);
+    story.walk.world.cut_off(second);
+    let ask = story.read(OTHER, 0, MUCH);
+    story.begins(OTHER, ask);
+    let mut found = None;
+    story.until(2 * LONG, |story| {
+        found = story.hears(OTHER);
+        found.is_some()
+    });
+    found.is_some_and(|found| {
+        found.is_ok_and(|answer| answer.payload.bytes() == bytes(1, MUCH).as_slice())
+    })
 }
