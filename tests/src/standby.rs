@@ -19,6 +19,9 @@ use crate::{Result, context};
 /// How long names and writes may take in a change of servers, on a machine that does other things.
 const STALL: Duration = Duration::from_secs(60);
 
+/// How long a name may take where one stands by: a pool's owner else counts as dead after 45 s.
+const LONGEST: Duration = Duration::from_secs(20);
+
 /// What becomes of the server that serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -131,6 +134,15 @@ fn one_serves(cluster: &Cluster, but: Option<&str>) -> Result<String> {
     }
 }
 
+/// A server's process is another one.
+fn has_ended(cluster: &Cluster, server: &str, pid: u64) -> Result<()> {
+    let has_ended = || cluster.address(server).is_ok_and(|(now, _)| now != pid);
+    match wait_until(STALL, has_ended) {
+        true => Ok(()),
+        false => Err(format!("{server} does not end within {STALL:?}")),
+    }
+}
+
 /// The server that serves ends; how long until one serves.
 fn ends(cluster: &Cluster, how: End) -> Result<Duration> {
     let server = one_serves(cluster, None)?;
@@ -140,17 +152,19 @@ fn ends(cluster: &Cluster, how: End) -> Result<Duration> {
         End::Stopped | End::Silent => {
             let stopped = Away::stop(cluster, &[&server])?;
             one_serves(cluster, Some(&server))?;
+            let taken = begun.elapsed();
             if how == End::Silent {
                 signal(pid, Signal::KILL)?;
             }
             drop(stopped);
+            // One that goes on finds that it is the server no more.
+            has_ended(cluster, &server, pid)?;
+            one_serves(cluster, Some(&server))?;
+            return Ok(taken);
         }
         End::Ended => {
             signal(pid, Signal::TERM)?;
-            let has_ended = || cluster.address(&server).is_ok_and(|(now, _)| now != pid);
-            if !wait_until(STALL, has_ended) {
-                return Err(format!("{server} does not end within {STALL:?}"));
-            }
+            has_ended(cluster, &server, pid)?;
         }
         End::Killed => cluster.kill(&server)?,
         End::Both => ["meta", "meta.2"].iter().try_for_each(|role| cluster.kill(role))?,
@@ -179,7 +193,7 @@ pub fn taken_over(cluster: &Cluster, hosts: [&Path; 2], rounds: u64, seed: u64) 
             names.longest.store(0, Ordering::Relaxed);
             _ = writer.longest();
         });
-        let at = |error| format!("round {round}, the server {how:?}: {error}");
+        let at = |error: String| format!("round {round}, the server {how:?}: {error}");
         let took = ends(cluster, how).map_err(at)?;
         for (names, writer, _) in &writers {
             names.goes_on(how).map_err(at)?;
@@ -187,6 +201,9 @@ pub fn taken_over(cluster: &Cluster, hosts: [&Path; 2], rounds: u64, seed: u64) 
         }
         let names = writers.iter().map(|(names, ..)| names.longest.load(Ordering::Relaxed));
         let names = Duration::from_micros(names.max().unwrap_or(0));
+        if matches!(how, End::Stopped | End::Silent) && names > LONGEST {
+            return Err(at(format!("a name took {names:.1?}, as if nobody stood by")));
+        }
         let writes = writers.iter().map(|(_, writer, _)| writer.longest()).max();
         println!(
             "  {:<8}  one serves after {took:.1?}; longest name {names:.1?}, write {:.1?}",

@@ -131,10 +131,18 @@ impl<P: Pool> Striped<P> {
     /// # Errors
     ///
     /// The pool failed, or the object that names its length is damaged.
-    pub async fn open(pool: Arc<P>, claim: &Claim) -> Result<Striped<P>, Errno> {
+    pub fn open(
+        pool: Arc<P>,
+        claim: &Claim,
+    ) -> impl Future<Output = Result<Striped<P>, Errno>> + use<P> {
+        // The claim is renewed meanwhile.
+        Striped::open_as(pool, claim.owner())
+    }
+
+    async fn open_as(pool: Arc<P>, owner: Owner) -> Result<Striped<P>, Errno> {
         let medium = Striped {
             pool,
-            owner: claim.owner(),
+            owner,
             map: Stamped::new(OBJECT.into()),
             growing: task::Mutex::default(),
             len: AtomicU64::new(0),

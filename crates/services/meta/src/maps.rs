@@ -4,11 +4,12 @@
 //! note "map" | number u32, big-endian, from 1    value: node u16 ...
 //! note "moved"                                   value: the map that all files lie by u32 | bytes
 //!                                                a second that are moved at most u64
+//! note "first"                                   the cluster's number u64 | node u16 ...
 //! note "out"                                     nodes that the server has taken out, as they were
 //!                                                away for long: node u16 ...
 //! ```
 //!
-//! Little-endian. Map 0 is what the volume was made with, and stands in the server's options. Who
+//! Little-endian. Map 0 is what the volume was made with, by the note "first". Who
 //! manages the cluster asks for a new map ([`Call::Place`]); files are moved after it
 //! (`moving`). The page is `docs/internals/healing.md`.
 //!
@@ -86,22 +87,46 @@ pub(crate) async fn read_notes<K: Kv, M: Medium>(
     Ok(maps)
 }
 
-/// The nodes that a volume was made with, which it keeps: `described`, where it has none yet.
+/// What a volume is of, by its notes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// With these nodes.
+    With(Vec<u16>),
+    /// By another cluster, of this number.
+    Elsewhere(u64),
+    /// By a server that kept its nodes in a file of its directory.
+    Before,
+}
+
+/// The nodes that a volume was made with, and that it is a cluster's. It keeps both: `known`, where
+/// it was kept beside the volume, and else `described`, for one that is new.
 ///
 /// # Errors
 /// What the store says; `EUCLEAN` if it is none of a server's.
 pub async fn made_with<K: Kv, M: Medium>(
     kvfs: &Kvfs<K, M>,
+    cluster: u64,
+    known: Option<Vec<u16>>,
     described: Vec<u16>,
-) -> Result<Vec<u16>> {
+) -> Result<Made> {
     if let Some((_, value)) = kvfs.notes(FIRST, None).await?.first() {
-        let (nodes, rest) = value.as_chunks();
-        let nodes = nodes.iter().copied().map(u16::from_le_bytes);
-        return if rest.is_empty() { Ok(nodes.collect()) } else { Err(Errno::EUCLEAN) };
+        let (of, nodes) = value.split_first_chunk().ok_or(Errno::EUCLEAN)?;
+        let (of, (nodes, rest)) = (u64::from_le_bytes(*of), nodes.as_chunks());
+        return match (of == cluster, rest.is_empty()) {
+            (false, _) => Ok(Made::Elsewhere(of)),
+            (true, false) => Err(Errno::EUCLEAN),
+            (true, true) => Ok(Made::With(nodes.iter().copied().map(u16::from_le_bytes).collect())),
+        };
     }
-    let value: Vec<u8> = described.iter().flat_map(|node| node.to_le_bytes()).collect();
+    let nodes = match known {
+        Some(known) => known,
+        None if kvfs.opening() > 1 => return Ok(Made::Before),
+        None => described,
+    };
+    let value = nodes.iter().flat_map(|node| node.to_le_bytes());
+    let value: Vec<u8> = cluster.to_le_bytes().into_iter().chain(value).collect();
     kvfs.note(FIRST, Some(&value)).await?;
-    Ok(described)
+    Ok(Made::With(nodes))
 }
 
 /// The nodes on which files of a volume may lie, which was made with these.

@@ -16,6 +16,8 @@ use crate::udp::{Figures, Socket};
 
 /// How soon it is tried again to send what the kernel had no room for.
 const NO_ROOM: Duration = Duration::from_micros(200);
+/// Datagrams that are forgotten at a time, and how often.
+const DISCARDS: usize = 1 << 10;
 
 /// What is put before a socket.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +110,19 @@ impl Port {
             faulty.release(now, |to, datagram| socket.send(to, datagram));
         }
         socket.flush();
+    }
+
+    /// Forgets what has come so far, as far as there is an end of it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn discard(&mut self) -> std::io::Result<()> {
+        for _ in 0..DISCARDS {
+            if self.receive(DISCARDS, &mut |_, _| ())? == 0 {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Nothing is to be done for a while: what was captured is put into its file.

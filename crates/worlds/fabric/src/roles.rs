@@ -106,7 +106,9 @@ impl<M: Medium + 'static> Role for NodeRole<M> {
         self.node.set_wall(wall_ms);
     }
 
+    /// The server asks each now and then: one that nobody uses is scrubbed, too.
     fn call(&self, from: Peer, call: Call) -> Replying {
+        self.tidying.begin(clock::now(), EVERY);
         let node = self.node.clone();
         Box::pin(async move { node.call(from, call).await })
     }
@@ -182,6 +184,8 @@ impl<K: Kv + 'static, M: Medium + 'static> Role for ServerRole<K, M> {
     }
 
     fn tend(&self, now: Time, spawn: &dyn Spawn) -> usize {
+        // Before anything is sent, as before each reply.
+        (self.check)();
         if self.has_come() {
             self.meta.node_came();
             self.tidying.hurry(now);

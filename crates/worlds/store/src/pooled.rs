@@ -129,14 +129,43 @@ pub(crate) fn claim(
     let Some(mut claim) = take(&pool, data, create, standby)? else { return Ok(None) };
     let (volume, claim_epoch) = (claim.volume(), claim.epoch());
     let kv = PooledKv::open(Arc::clone(&pool), &claim, Options::default());
-    let kv = Arc::new(block_on(kv).map_err(|error| refused(&error))?);
     let medium = Striped::open(Arc::clone(&pool), &claim);
-    let medium = Arc::new(block_on(medium).map_err(|error| refused(&error))?);
-    // Opening may have taken long: reading the journal, in a pool that is slow to answer.
+    let (kv, medium) = renewing(&pool, &mut claim, || (block_on(kv), block_on(medium)));
+    let kv = Arc::new(kv.map_err(|error| refused(&error))?);
+    let medium = Arc::new(medium.map_err(|error| refused(&error))?);
     block_on(claim.renew(&*pool, clock::awake_or_not())).map_err(|error| refused(&error))?;
     let parts = Parts { pool, kv, medium };
     let threads = ClaimThreads::start(parts.clone(), claim)?;
     Ok(Some(Claimed { parts, volume, claim_epoch, owner: me(data), threads }))
+}
+
+/// Does some work and renews the claim meanwhile: opening may take longer than it lasts, with a
+/// long journal, or in a pool that is slow to answer.
+fn renewing<R>(pool: &Rados, claim: &mut Claim, work: impl FnOnce() -> R) -> R {
+    /// Says that the work is over, also if it panicked.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                std::thread::sleep(NAP);
+                let now = clock::awake_or_not();
+                // Whether it was lost the last renewal says.
+                if now >= claim.renew_at()
+                    && let Err(error) = block_on(claim.renew(pool, now))
+                {
+                    tracing::debug!(%error, "the claim is not renewed while the volume is opened");
+                }
+            }
+        });
+        let _over = Over(&over);
+        work()
+    })
 }
 
 /// Who could not shut out an owner that is gone would learn so when there is one: then nobody has

@@ -18,6 +18,8 @@ use crate::settings::bytes;
 
 /// Its name in a directory that `outboard cluster up` has made.
 pub(crate) const FILE: &str = "cluster.toml";
+/// Numbers of servers that stand by.
+const STANDBYS: std::ops::RangeInclusive<u16> = 2..=8;
 /// How the location of a pool begins.
 const POOL: &str = "rados://";
 /// Bytes a frame has on the loopback, where nobody says otherwise, and elsewhere. On the loopback
@@ -333,12 +335,16 @@ impl Description {
         let mut numbers: Vec<u16> = server.standby.iter().map(|other| other.number).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        if numbers.len() != server.standby.len() || numbers.first().is_some_and(|first| *first < 2)
-        {
-            return Err("servers that stand by have numbers from 2 on, one each".to_owned());
+        let are_right = numbers.iter().all(|number| STANDBYS.contains(number));
+        if numbers.len() != server.standby.len() || !are_right {
+            return Err("servers that stand by have numbers from 2 to 8, one each".to_owned());
         }
-        if self.packed {
-            return Err("a packed cluster is one process: no server stands by".to_owned());
+        if self.packed || self.netns {
+            return Err(
+                "no server stands by in a cluster that is packed, which is one process, or \
+                        in network namespaces, from where no pool is reached"
+                    .to_owned(),
+            );
         }
         if server.store.as_deref().is_none_or(|store| !store.starts_with(POOL)) {
             return Err(format!(
@@ -599,7 +605,7 @@ mod tests {
             ("volume = \"main\"", "volum = \"main\"", "volum"),
             ("data = \"node.2\"", "data = \"x\"\ncapacity = \"much\"", "much"),
             ("data = \"meta\"", &standby("", 2, "10.0.0.9"), "rados://"),
-            ("data = \"meta\"", &standby("store = \"rados://p\"\n", 1, "10.0.0.9"), "from 2 on"),
+            ("data = \"meta\"", &standby("store = \"rados://p\"\n", 1, "10.0.0.9"), "from 2 to 8"),
             ("data = \"meta\"", &standby("store = \"rados://p\"\n", 2, "10.0.0.1"), "one address"),
         ] {
             let message = read(&WHOLE.replace(from, to)).unwrap_err();

@@ -5,7 +5,8 @@
 //! machine:
 //!
 //! ```text
-//! DIR/shared   location | newline | client, 6 digits
+//! DIR/shared   location | newline | client, 6 digits | newline | place, 8 digits | newline
+//!              | cluster, 16 digits
 //! ```
 
 use std::io::ErrorKind;
@@ -111,13 +112,10 @@ impl Location {
                         ),
                     ));
                 }
-                let was = remembered.map(|remembered| remembered.location);
                 let here = data.display();
-                let is_same = |was: &String| {
-                    let known = Location::parse(was).ok().flatten();
-                    given.as_ref().zip(known).is_some_and(|(given, was)| given.is_of(&was))
-                };
-                if let Some(was) = was.filter(|was| !is_same(was)) {
+                let is_same = |was: &Remembered| given.as_ref().is_some_and(|now| now.is_of(was));
+                let was = remembered.filter(|was| !is_same(was)).map(|was| was.location);
+                if let Some(was) = was {
                     return Err(Failure::new(
                         Code::Data,
                         format!(
@@ -131,11 +129,13 @@ impl Location {
         }
     }
 
-    /// Whether it is the same volume, by the key of its cluster: its server may be elsewhere now,
-    /// and others may stand by.
-    fn is_of(&self, other: &Location) -> bool {
-        let whole = |key: &PathBuf| key.canonicalize().unwrap_or_else(|_| key.clone());
-        self.volume == other.volume && whole(&self.key) == whole(&other.key)
+    /// Whether it is the volume that is remembered, by the number of its cluster: its server may be
+    /// elsewhere now, and others may stand by.
+    fn is_of(&self, was: &Remembered) -> bool {
+        let known = Location::parse(&was.location).ok().flatten();
+        let volume = known.is_some_and(|known| known.volume == self.volume);
+        let cluster = read_key(&self.key).ok().map(|key| key.cluster);
+        volume && cluster.is_some() && cluster == was.cluster || self.whole() == was.location
     }
 
     /// With paths that mean the same anywhere.
@@ -147,18 +147,20 @@ impl Location {
 
     /// Where the metadata server may be: one address at least.
     pub(crate) fn places(&self) -> Result<Vec<SocketAddrV4>, Failure> {
-        let places = self.servers.iter().map(|(host, port)| {
-            let found = (host.as_str(), *port).to_socket_addrs();
-            let found = found.ok().and_then(|mut all| {
-                all.find_map(|one| match one {
-                    SocketAddr::V4(one) => Some(one),
-                    SocketAddr::V6(_) => None,
-                })
-            });
-            let none = || Failure::usage(format!("{}: {host} has no IPv4 address", self.text));
-            found.ok_or_else(none)
+        let found = self.servers.iter().filter_map(|(host, port)| {
+            let mut all = (host.as_str(), *port).to_socket_addrs().ok()?;
+            all.find_map(|one| match one {
+                SocketAddr::V4(one) => Some(one),
+                SocketAddr::V6(_) => None,
+            })
         });
-        places.collect()
+        let found: Vec<SocketAddrV4> = found.collect();
+        if found.is_empty() {
+            let hosts: Vec<&str> = self.servers.iter().map(|(host, _)| host.as_str()).collect();
+            let hosts = hosts.join(",");
+            return Err(Failure::usage(format!("{}: {hosts} has no IPv4 address", self.text)));
+        }
+        Ok(found)
     }
 
     /// Bytes of a frame on the way to the server.
@@ -182,7 +184,8 @@ impl Location {
             Some(client) => client,
             None => client_of(random().map_err(cannot)?),
         };
-        let remembered = Remembered { location: self.whole(), client: Some((client, place)) };
+        let (location, cluster) = (self.whole(), Some(key.cluster));
+        let remembered = Remembered { location, client: Some((client, place)), cluster };
         remembered.write(data).map_err(cannot)?;
         let key = key.of_client(client);
         Ok((key.ok_or_else(|| Failure::usage("the key is another client's"))?, place))
@@ -195,6 +198,8 @@ struct Remembered {
     location: String,
     /// The number of its key, and its own.
     client: Option<(u32, u32)>,
+    /// The number of its cluster, which was not noted at first.
+    cluster: Option<u64>,
 }
 
 impl Remembered {
@@ -212,7 +217,8 @@ impl Remembered {
         let location = lines.next().unwrap_or_default().to_owned();
         let mut number = || lines.next().and_then(|line| u32::from_str_radix(line, 16).ok());
         let client = number().zip(number());
-        Ok(Some(Remembered { location, client }))
+        let cluster = lines.next().and_then(|line| u64::from_str_radix(line, 16).ok());
+        Ok(Some(Remembered { location, client, cluster }))
     }
 
     fn write(&self, data: &Path) -> std::io::Result<()> {
@@ -221,8 +227,9 @@ impl Remembered {
         }
         let draft = data.join("shared.new");
         let client = self.client.map(|(client, place)| format!("{client:06x}\n{place:08x}\n"));
-        let client = client.unwrap_or_default();
-        std::fs::write(&draft, format!("{}\n{client}", self.location))?;
+        let cluster = self.cluster.map(|cluster| format!("{cluster:016x}\n"));
+        let (client, cluster) = (client.unwrap_or_default(), cluster.unwrap_or_default());
+        std::fs::write(&draft, format!("{}\n{client}{cluster}", self.location))?;
         std::fs::rename(&draft, data.join(REMEMBERED))
     }
 }

@@ -84,6 +84,7 @@ type Registered<T> = Known<Way<Asking<T>>, Asking<T>>;
 /// A part's standing with its coordinator; without one it is always known.
 pub(crate) struct Membership<T: Target> {
     role: Role,
+    takes_over: bool,
     known: Option<Rc<Registered<T>>>,
 }
 
@@ -98,7 +99,7 @@ impl<T: Target> Membership<T> {
         hears: impl Fn(Option<Vec<(u16, SocketAddrV4)>>) + 'static,
     ) -> Result<Membership<T>, Failure> {
         let Some(coordinator) = &cluster.coordinator else {
-            return Ok(Membership { role, known: None });
+            return Ok(Membership { role, takes_over, known: None });
         };
         let asking = runtime.asking();
         let way = match (coordinator.address, &coordinator.zookeeper) {
@@ -107,7 +108,7 @@ impl<T: Target> Membership<T> {
                 Way::own(asking.clone())
             }
             (None, Some(location)) => Way::zookeeper(location).map_err(Failure::usage)?,
-            (None, None) => return Ok(Membership { role, known: None }),
+            (None, None) => return Ok(Membership { role, takes_over, known: None }),
         };
         let place = cluster.address(role)?.to_string();
         // Whichever server serves is known as the server.
@@ -125,7 +126,7 @@ impl<T: Target> Membership<T> {
                 }
             }));
         }
-        Ok(Membership { role, known: Some(known) })
+        Ok(Membership { role, takes_over, known: Some(known) })
     }
 
     /// Waits until the part may serve; false: it is to end.
@@ -180,6 +181,10 @@ impl<T: Target> Membership<T> {
                 "{role} is refused: the coordinator does not take the key in the description: it \
                  is another cluster's"
             )),
+            Refusal::Taken(place) if self.takes_over => Failure::new(
+                Code::Data,
+                format!("{role} ends: the server at {place} has taken over"),
+            ),
             Refusal::Taken(place) => Failure::new(
                 Code::Data,
                 format!(

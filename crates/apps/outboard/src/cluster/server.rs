@@ -10,7 +10,7 @@ use std::time::Duration;
 use outboard_fabric::runtime::FabricRuntime;
 use outboard_fabric::{Asking, Part, ServerRole};
 use outboard_flow::NoTarget;
-use outboard_meta::{Meta, MetaOptions, count_beyond_nodes, made_with, nodes_in_use};
+use outboard_meta::{Made, Meta, MetaOptions, count_beyond_nodes, made_with, nodes_in_use};
 use outboard_store::{
     Driver, KvVolume, Opened, Owned, Purpose, Standby, StoreKv, StoreMedium, StoreOptions,
 };
@@ -44,17 +44,22 @@ pub(super) fn server(
 ) -> Result<(), Failure> {
     let role = Role::Meta(number);
     let cannot = |what: &'static str| move |error: io::Error| failed(role, what, &error);
-    let port = port(cluster, role, options)?;
+    let mut port = port(cluster, role, options)?;
     let Driver { runtime: poller, wakeup } = Driver::new().map_err(cannot("make a wake event"))?;
+    let identity = identity(cluster, role)?;
     let (cluster, owned) = if cluster.server()?.standby.is_empty() {
         (cluster.clone(), None)
     } else {
         let Some(owned) = stand_by(cluster, role, stop)? else { return Ok(()) };
         // Nodes may have come and gone meanwhile.
-        (cluster.again()?, Some(owned))
+        let again = cluster.again().inspect_err(|failure| {
+            tracing::error!(%failure, "the description is as it was");
+        });
+        // What came before it served was for nobody.
+        port.discard().map_err(cannot("use its socket"))?;
+        (again.unwrap_or_else(|_| cluster.clone()), Some(owned))
     };
     let (cluster, takes_over) = (&cluster, owned.is_some());
-    let identity = identity(cluster, role)?;
     let meta_options = MetaOptions {
         cluster_key: identity.key.secret,
         volume: number_of(&cluster.volume),
@@ -146,6 +151,31 @@ impl Serving<'_> {
         })
     }
 
+    /// The nodes there were when the volume was made, which is this cluster's.
+    fn members(&self, volume: &KvVolume) -> Result<Vec<u16>, Failure> {
+        let (cluster, role) = (self.cluster, self.role);
+        let (number, known) = (cluster.key()?.cluster, noted_members(cluster, role)?);
+        let described: Vec<u16> = cluster.nodes.iter().map(|node| node.number).collect();
+        if described.is_empty() {
+            return Err(Failure::usage("the cluster's description has no [[nodes]]"));
+        }
+        let kvfs = Arc::clone(volume);
+        let made = async move { made_with(&*kvfs, number, known, described).await };
+        match in_time(self.part.finish(made, OPEN_LIMIT), role, "read what its volume is of")? {
+            Made::With(nodes) => Ok(nodes),
+            Made::Elsewhere(other) => Err(Failure::usage(format!(
+                "{role} cannot open its volume: it is that of cluster {other:016x}, and the key in \
+                 the description is another cluster's. In a pool each has a namespace of its own: \
+                 store = \"rados://POOL?conf=FILE&namespace=NAME\""
+            ))),
+            Made::Before => Err(Failure::usage(format!(
+                "{role} cannot open its volume: a program from before made it, and which nodes \
+                 there were then stands in that server's directory (`members`): start that one \
+                 first, once"
+            ))),
+        }
+    }
+
     /// Serves a volume until it is told to end, and makes durable what it answered.
     fn serve(
         &self,
@@ -156,9 +186,7 @@ impl Serving<'_> {
     ) -> Result<Strange, Failure> {
         let (role, cluster, runtime) = (self.role, self.cluster, self.runtime);
         self.membership.bind(self.part, &volume)?;
-        let (kvfs, described) = (Arc::clone(&volume), members(cluster, role)?);
-        let members = async move { made_with(&*kvfs, described).await };
-        let members = in_time(self.part.finish(members, OPEN_LIMIT), role, "read its nodes")?;
+        let members = self.members(&volume)?;
         let meta_options = MetaOptions { members, ..meta_options };
         self.must_have_nodes(&volume, &meta_options.members)?;
         let (kvfs, asking, about) = (Arc::clone(&volume), runtime.asking(), meta_options.clone());
@@ -176,7 +204,7 @@ impl Serving<'_> {
         let ends = || stop.is_asked() || meta.is_superseded();
         serve((self.part, self.membership), options, &ends, &strange)?;
         if meta.is_superseded() {
-            return Err(superseded());
+            return Err(superseded(role));
         }
         let ended = self.part.finish(async move { meta.end().await }, END_LIMIT);
         in_time(ended, role, "make durable what it answered")?;
@@ -185,12 +213,14 @@ impl Serving<'_> {
 }
 
 /// Why a server ends beside another.
-fn superseded() -> Failure {
+fn superseded(role: Role) -> Failure {
     Failure::new(
         Code::Data,
-        "meta ends: nodes know of a later opening of this volume. Another server has a copy of \
-         its store, and has begun: leave it at that, or end that one. Or these metadata are from \
-         a backup: start it again while the nodes are up",
+        format!(
+            "{role} ends: nodes know of a later opening of this volume. Another server has begun, \
+             by the pool's claim or with a copy of its store: leave it at that, or end that one. \
+             Or these metadata are from a backup: start it again while the nodes are up"
+        ),
     )
 }
 
@@ -238,9 +268,9 @@ fn in_time<O>(
     done.map_err(|errno| failed(role, what, &errno))
 }
 
-/// The nodes there were when the volume was made, if it does not say so itself: by a file that
-/// servers wrote before it did, or those that are described.
-fn members(cluster: &Description, role: Role) -> Result<Vec<u16>, Failure> {
+/// The nodes there were when the volume was made, where servers noted them in their directory
+/// before the volume did.
+fn noted_members(cluster: &Description, role: Role) -> Result<Option<Vec<u16>>, Failure> {
     let path = cluster.data(role)?.join("members");
     let cannot = |error: io::Error| {
         Failure::new(Code::Data, format!("cannot use {}: {error}", path.display()))
@@ -248,14 +278,9 @@ fn members(cluster: &Description, role: Role) -> Result<Vec<u16>, Failure> {
     match std::fs::read_to_string(&path) {
         Ok(text) => {
             let members: Result<Vec<u16>, _> = text.split_whitespace().map(str::parse).collect();
-            members.map_err(|_| cannot(io::ErrorKind::InvalidData.into()))
+            members.map(Some).map_err(|_| cannot(io::ErrorKind::InvalidData.into()))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if cluster.nodes.is_empty() {
-                return Err(Failure::usage("the cluster's description has no [[nodes]]"));
-            }
-            Ok(cluster.nodes.iter().map(|node| node.number).collect())
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(cannot(error)),
     }
 }

@@ -182,11 +182,15 @@ impl State {
             self.queues.remove(&pending.here.0);
         }
         let Some(attempt) = &mut link.attempt else { return };
+        let refuses = |(_, refusals): &(SocketAddrV4, u32)| *refusals >= REFUSALS;
         if attempt.until <= now {
+            // The others are silent, as servers are that stand by.
+            let is_refused = attempt.places.iter().any(refuses);
             self.close_attempt(peer);
-            return self.give_up(peer, Gone::Unanswered);
+            let why = if is_refused { Gone::Refused } else { Gone::Unanswered };
+            return self.give_up(peer, why);
         }
-        let is_refused = attempt.places.iter().all(|(_, refusals)| *refusals >= REFUSALS);
+        let is_refused = attempt.places.iter().all(refuses);
         if attempt.next <= now && is_refused {
             self.close_attempt(peer);
             return self.give_up(peer, Gone::Refused);

@@ -7,7 +7,7 @@ use super::super::journal::{self, OWNER, SEALED};
 use super::super::overlay::Overlay;
 use super::super::port::{Guard, Op, Pool, PoolError, PoolUsage, Step};
 use super::super::root::{ROOT, Root, Shard};
-use super::super::stamped::{Refused, Stamped};
+use super::super::stamped::{Owner, Refused, Stamped};
 use super::{Counts, Journal, Options, PooledKv, State, kv_error};
 use outboard_base::task::{self, WaitList};
 use outboard_kv::{KeyVersions, KvError};
@@ -24,11 +24,16 @@ impl<P: Pool> PooledKv<P> {
     /// # Errors
     ///
     /// The pool failed, or what is in it is damaged.
-    pub async fn open(
+    pub fn open(
         pool: Arc<P>,
         claim: &Claim,
         options: Options,
-    ) -> Result<PooledKv<P>, KvError> {
+    ) -> impl Future<Output = Result<PooledKv<P>, KvError>> + use<P> {
+        // The claim is renewed meanwhile.
+        PooledKv::open_as(pool, claim.owner(), options)
+    }
+
+    async fn open_as(pool: Arc<P>, owner: Owner, options: Options) -> Result<PooledKv<P>, KvError> {
         let state = State {
             versions: KeyVersions::new(),
             overlay: Overlay::default(),
@@ -48,7 +53,7 @@ impl<P: Pool> PooledKv<P> {
         };
         let store = PooledKv {
             pool,
-            owner: claim.owner(),
+            owner,
             options,
             root: Stamped::new(ROOT.into()),
             state: Mutex::new(state),

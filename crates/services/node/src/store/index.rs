@@ -141,7 +141,7 @@ impl Strip {
     }
 
     /// One behind the last byte that is seen of it.
-    fn seen_end(&self) -> u32 {
+    pub(super) fn seen_end(&self) -> u32 {
         self.end.max(self.pending.as_ref().map_or(0, |pending| pending.wrote.end()))
     }
 

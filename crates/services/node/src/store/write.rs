@@ -33,8 +33,9 @@ const ROUNDS: usize = 16;
 enum Admitted {
     /// It is done already.
     Done,
-    /// It is new: the grains before it.
-    New(Vec<Grain>),
+    /// It is new: the grains before it, and whether it reaches to the end of the strip, behind
+    /// which there are zeros.
+    New(Vec<Grain>, bool),
 }
 
 /// Space that somebody has taken and not yet used.
@@ -104,15 +105,16 @@ impl<M: Medium> Store<M> {
         self.settled().await;
         let crc = crc32c(bytes);
         let wrote = Wrote { from: place.from, bytes: place.bytes, crc };
-        let old = match self.admit(object, &place, version, copies, wrote)? {
+        let (old, to_end) = match self.admit(object, &place, version, copies, wrote)? {
             Admitted::Done => return Ok(()),
-            Admitted::New(old) => old,
+            Admitted::New(old, to_end) => (old, to_end),
         };
         let buf = if bytes.len() == old.len() * GRAIN_LEN {
             Buf::copied(bytes)
         } else {
             let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
-            self.merge(&mut buf, &old, place.from as usize % GRAIN_LEN, bytes).await?;
+            let from = place.from as usize % GRAIN_LEN;
+            self.merge(&mut buf, &old, from, bytes, to_end).await?;
             buf
         };
         let want = if copies.is_some() { wanted(&old).kept() } else { wanted(&old) };
@@ -149,7 +151,7 @@ impl<M: Medium> Store<M> {
         let Some(entry) = state.index.objects.get(&object) else {
             let is_first = version > Version::default() && follows(Version::default());
             let none = vec![Grain::NONE; place.grains().len()];
-            return if is_first { Ok(Admitted::New(none)) } else { Err(Reason::Order) };
+            return if is_first { Ok(Admitted::New(none, true)) } else { Err(Reason::Order) };
         };
         if version.fence < entry.fence && !is_planted(Fault::Fence) {
             return Err(Reason::Fence);
@@ -172,22 +174,24 @@ impl<M: Medium> Store<M> {
             return Err(Reason::Order);
         }
         let grain = |at| strip.map_or(Grain::NONE, |strip| strip.grain(at));
-        Ok(Admitted::New(place.grains().map(grain).collect()))
+        let to_end = strip.is_none_or(|strip| strip.seen_end() <= wrote.end());
+        Ok(Admitted::New(place.grains().map(grain).collect(), to_end))
     }
 
-    /// Lays bytes over the old grains, from byte `from` of the first on. Only grains that are not
-    /// wholly covered are read.
+    /// Lays bytes over the old grains, from byte `from` of the first on, `to_end` of what there is.
+    /// Only grains of which something is left are read.
     async fn merge(
         &self,
         buf: &mut Buf,
         old: &[Grain],
         from: usize,
         bytes: &[u8],
+        to_end: bool,
     ) -> Result<(), Reason> {
         let end = from + bytes.len();
         for (at, grain) in old.iter().enumerate() {
             let base = at * GRAIN_LEN;
-            let is_covered = from <= base && base + GRAIN_LEN <= end;
+            let is_covered = from <= base && (to_end || base + GRAIN_LEN <= end);
             if !is_covered
                 && grain.is_some()
                 && let Some(to) = buf.get_mut(base..base + GRAIN_LEN)
@@ -300,7 +304,7 @@ impl<M: Medium> Store<M> {
         let Some(edges) = self.admit_hole(object, version, &range)? else { return Ok(()) };
         let old: Vec<Grain> = edges.iter().map(|(_, grain)| *grain).collect();
         let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
-        self.merge(&mut buf, &old, 0, &[]).await?;
+        self.merge(&mut buf, &old, 0, &[], false).await?;
         for ((number, _), bytes) in edges.iter().zip(buf.chunks_mut(GRAIN_LEN)) {
             let within = touched(*number, &range).and_then(|within| bytes.get_mut(within));
             within.unwrap_or_default().fill(0);

@@ -42,6 +42,16 @@ fn one_place_refuses_for_itself() {
     assert_eq!(done(&mut asked), Ok(b"who".to_vec()));
 }
 
+/// The others stand by, and say nothing at all.
+#[test]
+fn one_refuses_and_nobody_else_answers() {
+    let mut line = line(NODE, Peer::Node(2));
+    line.mute = vec![1];
+    let mut asked = line.ask(2, SERVER, b"who");
+    line.wait(Duration::from_secs(4));
+    assert_eq!(done(&mut asked), Err(Gone::Refused));
+}
+
 /// Where all refuse it is refused.
 #[test]
 fn all_places_refuse() {
