@@ -336,6 +336,7 @@ impl Nic {
     /// The conversation with a peer is over: so are its messages that are not whole.
     pub fn ended(&mut self, from: Peer) {
         self.sealed.remove(&from);
+        self.contexts.values_mut().for_each(|context| context.policy.ended(from));
         let of_it = self.live.range((from, 0)..=(from, u32::MAX));
         let all: Vec<((Peer, u32), u32)> = of_it.map(|(key, slot)| (*key, *slot)).collect();
         for (key, slot) in all {
@@ -418,11 +419,18 @@ impl Nic {
             Effect::Begin { heads, begins, pieces } => {
                 let data = payload.get(begins as usize..).unwrap_or_default();
                 let count = self.passing.begin(task.slot, &heads, data, pieces);
-                self.has_passed(task.handler, count, payload);
+                self.has_passed(task.handler, count, payload.len());
             }
             Effect::Pass(packet) => {
                 let count = self.passing.pass(task.slot, packet.offset, payload, packet.completes);
-                self.has_passed(task.handler, count, payload);
+                self.has_passed(task.handler, count, payload.len());
+            }
+            Effect::Forward => {
+                let Some(landing) = self.landings.get(&task.slot) else { return };
+                let Some(heads) = landing.heads.as_deref() else { return };
+                let count = self.passing.begin(task.slot, heads, &landing.data, 1);
+                let len = landing.data.len();
+                self.has_passed(task.handler, count, len);
             }
             // It was taken in when the handler returned: who comes next finds its sum.
             Effect::Join(_) => {}

@@ -21,7 +21,7 @@ use crate::heard::Heard;
 use crate::nic::context::{Matching, Policy, Whose};
 use crate::nic::table::DESCRIPTOR_LEN;
 use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
-use crate::policy::{Auth, Baseline, Doubt, Rules, Settings, Steer, Threat};
+use crate::policy::{Auth, Baseline, Doubt, HyperLoop, Rules, Settings, Steer, Threat};
 use crate::relay::Relay;
 use crate::serve::Serving;
 use crate::{Store, Version};
@@ -119,8 +119,10 @@ impl<M: Medium> Node<M> {
         let auth = Auth { rules: Arc::clone(&rules), steer, baseline, most: Rights::READ_WRITE };
         let matching = Matching { magic: REQUEST, from: Whose::All };
         // Nothing was installed before it, and it takes less than there is.
-        const { assert!(Rules::MEMORY + (1 << 12) * Auth::MEMORY <= STATE_BYTES) };
-        let _ = nic.install(matching, Rules::MEMORY, Box::new(auth));
+        const { assert!(Rules::MEMORY + (1 + (1 << 12)) * Auth::MEMORY <= STATE_BYTES) };
+        const { assert!(Rules::MEMORY + HyperLoop::MEMORY <= STATE_BYTES) };
+        let (memory, policy) = policy(auth);
+        let _ = nic.install(matching, Rules::MEMORY + memory, policy);
         let (nic, heard) = (Mutex::new(nic), Mutex::default());
         let relay = Relay::default();
         Node(Arc::new(Inner { options, store, nic, heard, rules, relay }))
@@ -237,8 +239,8 @@ impl<M: Medium> Node<M> {
         // What is under way goes on under the new one.
         nic.uninstall(&matching);
         let (rules, baseline) = (Arc::clone(&inner.rules), inner.options.baseline);
-        let auth = Auth { rules, steer, baseline, most };
-        match nic.install(matching, Auth::MEMORY, Box::new(auth)) {
+        let (memory, policy) = policy(Auth { rules, steer, baseline, most });
+        match nic.install(matching, memory, policy) {
             Ok(()) => Reply::Done,
             Err(NotInstalled::Memory | NotInstalled::Taken) => Reply::Failed(Errno::ENOSPC),
         }
@@ -498,6 +500,14 @@ impl<M: Medium> Target for NodeTarget<M> {
         nic.ended(from);
         nic.inline(&[]);
         nic.uninstall(&Matching { magic: REQUEST, from: Whose::Only(from) });
+    }
+}
+
+/// What enforces these rules, and the bytes it takes.
+fn policy(auth: Auth) -> (usize, Box<dyn Policy>) {
+    match auth.baseline {
+        Some(Baseline::HyperLoop) => (HyperLoop::MEMORY, Box::new(HyperLoop::new(auth))),
+        _ => (Auth::MEMORY, Box::new(auth)),
     }
 }
 

@@ -188,7 +188,7 @@ impl<M: Medium> Serving<'_, M> {
 
     /// Time has passed since the request was checked: a seal, the object's end, the capability's.
     fn still(&self, heads: &Heads) -> Result<(), Reason> {
-        if self.baseline == Some(Baseline::Raw) {
+        if self.baseline.is_some_and(Baseline::believes) {
             return Ok(());
         }
         self.with(|rules| rules.still(&heads.capability))

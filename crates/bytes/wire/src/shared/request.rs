@@ -43,12 +43,26 @@ impl<'a> Request<'a> {
     /// # Errors
     /// [`InvalidMessage`], by the first thing that is wrong.
     pub fn parse(payload: &'a [u8]) -> Result<Request<'a>, InvalidMessage> {
-        let (head, operation, length) = Head::parse(payload)?;
-        let (heads, data) = payload.split_at_checked(length).ok_or(InvalidMessage::Length)?;
+        let (heads, data) = Heads::parse(payload)?;
+        if data.len() > heads.head.data as usize {
+            return Err(InvalidMessage::Length);
+        }
+        Ok(Request { heads, data })
+    }
+}
+
+impl Heads {
+    /// Reads heads; they, and what stands behind them.
+    ///
+    /// # Errors
+    /// [`InvalidMessage`], by the first thing that is wrong.
+    pub fn parse(from: &[u8]) -> Result<(Heads, &[u8]), InvalidMessage> {
+        let (head, operation, length) = Head::parse(from)?;
+        let (heads, behind) = from.split_at_checked(length).ok_or(InvalidMessage::Length)?;
         let rest = heads.get(HEAD_LEN..).ok_or(InvalidMessage::Length)?;
         let (capability, rest) =
             rest.split_at_checked(CAPABILITY_LEN).ok_or(InvalidMessage::Length)?;
-        if length > HEADS_MAX || data.len() > head.data as usize {
+        if length > HEADS_MAX {
             return Err(InvalidMessage::Length);
         }
         let capability = Capability::parse(capability)?;
@@ -60,11 +74,9 @@ impl<'a> Request<'a> {
         };
         let heads = Heads { head, capability, target };
         heads.check()?;
-        Ok(Request { heads, data })
+        Ok((heads, behind))
     }
-}
 
-impl Heads {
     /// What the capability has to allow.
     #[must_use]
     pub fn rights_needed(&self) -> Rights {

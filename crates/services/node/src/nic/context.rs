@@ -100,6 +100,8 @@ pub enum Effect {
     },
     /// Passes this packet on.
     Pass(PacketAt),
+    /// Passes the whole message on, as it landed.
+    Forward,
     /// Takes the message in as a part of a sum.
     Join(Box<Part>),
     /// Adds this packet to its sum.
@@ -224,28 +226,48 @@ impl Hand<'_> {
     /// not too much is under way to one of them.
     #[must_use]
     pub fn begin(&mut self, heads: &Heads, begins: u32, payload: usize) -> bool {
-        let next = next_of(heads);
-        if next.iter().all(Option::is_none) {
-            return true;
-        }
         let payload = u32::try_from(payload).unwrap_or(u32::MAX).max(1);
         let pieces = self.bytes.div_ceil(payload);
-        let has_room = self.passing.has_room(heads, pieces);
+        let has_room = self.goes_on(heads, pieces);
+        if has_room && self.count_next() > 0 {
+            self.effects.push(Effect::Begin { heads: Box::new(*heads), begins, pieces });
+        }
+        has_room
+    }
+
+    /// The message goes on to its successors in so many pieces; whether not too much is under way
+    /// to one of them.
+    #[must_use]
+    pub fn goes_on(&mut self, heads: &Heads, pieces: u32) -> bool {
+        let next = next_of(heads);
+        let has_room = next.iter().all(Option::is_none) || self.passing.has_room(heads, pieces);
         if has_room {
             for (place, (_, to)) in self.descriptor.next.iter_mut().zip(next.into_iter().flatten())
             {
                 *place = Hop { port: to.port, node: to.node };
                 self.cost.sends += 1;
             }
-            self.effects.push(Effect::Begin { heads: Box::new(*heads), begins, pieces });
         }
         has_room
     }
 
+    /// To how many the message goes on.
+    fn count_next(&self) -> u64 {
+        self.descriptor.next.iter().filter(|hop| hop.port != 0).count() as u64
+    }
+
+    /// Passes the whole message on, if it goes on; to how many. In the completion handler.
+    pub fn forward(&mut self) -> u64 {
+        let count = self.count_next();
+        if count > 0 {
+            self.effects.push(Effect::Forward);
+        }
+        count
+    }
+
     /// Passes another packet on, if the message is passed on; to how many.
     pub fn pass(&mut self, packet: &PacketAt) -> u64 {
-        let next = self.descriptor.next;
-        let count = next.iter().filter(|hop| hop.port != 0).count() as u64;
+        let count = self.count_next();
         if count == 0 || packet.offset == 0 {
             return 0;
         }
@@ -319,4 +341,7 @@ pub trait Policy: Send {
 
     /// There is no descriptor for the message that begins with `payload`: what is answered.
     fn busy(&mut self, peer: Peer, payload: &[u8]) -> Option<Answer>;
+
+    /// The conversation with a peer is over.
+    fn ended(&mut self, _peer: Peer) {}
 }

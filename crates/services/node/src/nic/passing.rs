@@ -464,8 +464,8 @@ impl Nic {
         self.passing.len()
     }
 
-    pub(super) fn has_passed(&mut self, handler: Handler, count: u64, payload: &[u8]) {
-        let passed_bytes = count.saturating_mul(payload.len() as u64);
+    pub(super) fn has_passed(&mut self, handler: Handler, count: u64, len: usize) {
+        let passed_bytes = count.saturating_mul(len as u64);
         self.ledger.add(handler, &Cost { passed: count, passed_bytes, ..Cost::default() });
     }
 }

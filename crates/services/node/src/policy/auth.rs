@@ -53,7 +53,7 @@ impl Auth {
 }
 
 impl Auth {
-    fn with<R>(&self, f: impl FnOnce(&Rules) -> R) -> R {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&Rules) -> R) -> R {
         f(&self.rules.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -97,24 +97,40 @@ impl Auth {
         }
         let data = heads.head.data as usize;
         let path = self.path(hand, data + later);
-        if path == Path::Nic && !matches!(self.baseline, Some(Baseline::Raw | Baseline::RpcRdma)) {
-            hand.instr(INSTR_MAC + INSTR_CHECK);
-            self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
+        if path == Path::Nic && self.baseline != Some(Baseline::RpcRdma) {
+            self.check(hand, heads)?;
         }
         self.has_credit(hand)?;
         let has_room = match path {
             Path::Nic => {
-                let multiplies = |write: &WriteHead| write.strategy == Strategy::Parity;
-                if matches!(&heads.target, Target::Write(write) if multiplies(write)) {
-                    let bytes = first.saturating_sub(begins as usize) as u64;
-                    hand.instr(instr_code(heads.capability.m.into()) * bytes);
-                }
                 let is_open = hand.open(path, Some(Box::new(*heads)), begins, data, later);
-                is_open && hand.begin(heads, begins, first)
+                is_open && self.begin(hand, heads, (begins, first))
             }
             Path::Cpu => hand.open(path, None, 0, hand.bytes as usize, later),
         };
         if has_room { Ok(()) } else { Err(Reason::Busy) }
+    }
+
+    /// Begins to pass a request on, or says that it will be; whether there is room.
+    fn begin(&self, hand: &mut Hand<'_>, heads: &Heads, (begins, first): (u32, usize)) -> bool {
+        if self.baseline.is_some_and(Baseline::waits) {
+            return hand.goes_on(heads, 1);
+        }
+        let multiplies = |write: &WriteHead| write.strategy == Strategy::Parity;
+        if matches!(&heads.target, Target::Write(write) if multiplies(write)) {
+            let bytes = first.saturating_sub(begins as usize) as u64;
+            hand.instr(instr_code(heads.capability.m.into()) * bytes);
+        }
+        hand.begin(heads, begins, first)
+    }
+
+    /// Whether it is allowed.
+    fn check(&self, hand: &mut Hand<'_>, heads: &Heads) -> Result<(), Reason> {
+        if self.baseline.is_some_and(Baseline::believes) {
+            return Ok(());
+        }
+        hand.instr(INSTR_MAC + INSTR_CHECK);
+        self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))
     }
 
     /// Of what a node has under way each of its clients leaves as many for others as it has.
@@ -129,8 +145,7 @@ impl Auth {
     /// Accepts a part of a parity. The first of a write decides for all of that write who adds
     /// them; those that are steered land as they come.
     fn accept_part(&self, hand: &mut Hand<'_>, heads: &Heads, begins: u32) -> Result<(), Reason> {
-        hand.instr(INSTR_MAC + INSTR_CHECK);
-        self.with(|rules| rules.check(hand.peer, hand.is_sealed, heads))?;
+        self.check(hand, heads)?;
         self.has_credit(hand)?;
         let has_room = hand.has_sum_room(heads.capability.client, heads.head.data as usize);
         let (used, most) = hand.load.requests;
@@ -180,10 +195,9 @@ impl Auth {
         hand.tell(Notice::Refused { peer: hand.peer, object, reason });
         false
     }
-}
 
-impl Policy for Auth {
-    fn header(&mut self, hand: &mut Hand<'_>, payload: &[u8]) -> bool {
+    /// The heads of a request, and their bytes, from its first packet; or refuses.
+    pub(crate) fn read(&self, hand: &mut Hand<'_>, payload: &[u8]) -> Option<(Heads, u32)> {
         hand.instr(INSTR_PARSE);
         let parsed = Request::parse(payload).ok().and_then(|request| {
             let begins = u32::try_from(payload.len() - request.data.len()).ok()?;
@@ -191,25 +205,37 @@ impl Policy for Auth {
             let is_whole = begins.checked_add(request.heads.head.data) == Some(hand.bytes);
             is_whole.then_some((request.heads, begins))
         });
-        let Some((heads, begins)) = parsed else {
+        if parsed.is_none() {
             let answer = self.with(|rules| rules.answer_unread(payload, Reason::Invalid));
-            return Auth::refuse(hand, 0, Reason::Invalid, answer);
-        };
-        let object = heads.capability.object;
-        match self.accept(hand, &heads, (begins, payload.len())) {
-            Ok(()) => {
-                let is_steered = hand.is_opened(Path::Cpu);
-                Auth::describe(hand, &heads, is_steered);
-                let range = heads.range();
-                let (offset, bytes) = (range.start, heads.head.data);
-                hand.tell(Notice::Accepted { peer: hand.peer, object, offset, bytes });
-                true
-            }
-            Err(reason) => {
-                let answer = self.with(|rules| rules.answer(&heads, Err(reason)));
-                Auth::refuse(hand, object, reason, Some(answer))
-            }
+            Auth::refuse(hand, 0, Reason::Invalid, answer);
         }
+        parsed
+    }
+
+    /// Accepts a request, or refuses it.
+    pub(crate) fn decide(&self, hand: &mut Hand<'_>, heads: &Heads, first: (u32, usize)) -> bool {
+        if let Err(reason) = self.accept(hand, heads, first) {
+            return self.refuses(hand, heads, reason);
+        }
+        let is_steered = hand.is_opened(Path::Cpu);
+        Auth::describe(hand, heads, is_steered);
+        let (offset, bytes) = (heads.range().start, heads.head.data);
+        let object = heads.capability.object;
+        hand.tell(Notice::Accepted { peer: hand.peer, object, offset, bytes });
+        true
+    }
+
+    /// Refuses a request that could be read.
+    pub(crate) fn refuses(&self, hand: &mut Hand<'_>, heads: &Heads, reason: Reason) -> bool {
+        let answer = self.with(|rules| rules.answer(heads, Err(reason)));
+        Auth::refuse(hand, heads.capability.object, reason, Some(answer))
+    }
+}
+
+impl Policy for Auth {
+    fn header(&mut self, hand: &mut Hand<'_>, payload: &[u8]) -> bool {
+        let read = self.read(hand, payload);
+        read.is_some_and(|(heads, begins)| self.decide(hand, &heads, (begins, payload.len())))
     }
 
     fn payload(&mut self, hand: &mut Hand<'_>, packet: &PacketAt, payload: &[u8]) {
@@ -222,7 +248,7 @@ impl Policy for Auth {
             hand.instr(INSTR_ADD * bytes.div_ceil(8));
             hand.add(packet);
         }
-        if hand.descriptor.state == state::ACCEPTED {
+        if hand.descriptor.state == state::ACCEPTED && !self.baseline.is_some_and(Baseline::waits) {
             let count = hand.pass(packet);
             hand.instr(INSTR_PASS * count);
             if count > 0 && hand.descriptor.strategy == Strategy::Parity as u8 {
@@ -233,6 +259,13 @@ impl Policy for Auth {
 
     fn completion(&mut self, hand: &mut Hand<'_>) {
         hand.instr(INSTR_END);
+        if self.baseline.is_some_and(Baseline::waits) {
+            let count = hand.forward();
+            hand.instr(INSTR_PASS * count);
+            if count > 0 && hand.descriptor.strategy == Strategy::Parity as u8 {
+                hand.instr(instr_code(count) * u64::from(hand.descriptor.len));
+            }
+        }
         hand.serve();
     }
 

@@ -254,7 +254,7 @@ impl Rules {
 
     /// Whether it spreads as its capability says, this node is where it says, and it goes on to
     /// nodes that are known here, where they are known to be.
-    fn is_spread(&self, heads: &Heads) -> bool {
+    pub(crate) fn is_spread(&self, heads: &Heads) -> bool {
         let capability = &heads.capability;
         // Any member is asked for a read, and each for a hole.
         let Some(write) = write_of(heads) else { return true };

@@ -14,7 +14,7 @@ use outboard_wire::shared::{Coordinate, Reason, Role};
 use super::world::*;
 use super::*;
 use crate::nic::sched::Handler;
-use crate::policy::Steer;
+use crate::policy::{Baseline, Steer};
 
 /// Bytes of each unit that are looked at: strips, and a bit more.
 const SIZE: usize = 150_000;
@@ -166,7 +166,18 @@ fn done(group: &Group) -> Vec<Said> {
 }
 
 /// Writes of all sizes, added up by handlers, by the CPU side or by whom it comes.
-fn parities_are_those_of_the_data(seed: u64, (k, m): (usize, usize), bad: u64, writes: u32) {
+fn parities_are_those_of_the_data(seed: u64, code: (usize, usize), bad: u64, writes: u32) {
+    parities_are_those_by(None, seed, code, bad, writes);
+}
+
+/// The same, by nodes that are run otherwise.
+fn parities_are_those_by(
+    baseline: Option<Baseline>,
+    seed: u64,
+    (k, m): (usize, usize),
+    bad: u64,
+    writes: u32,
+) {
     let what = format!("seed {seed}, {k}+{m}");
     let mut rng = Rng::new(seed);
     let group = Group::new(k, m, &mut rng);
@@ -175,6 +186,7 @@ fn parities_are_those_of_the_data(seed: u64, (k, m): (usize, usize), bad: u64, w
         (0..k + m).map(|_| steers[usize::try_from(rng.below(3)).unwrap()]).collect();
     let mut world = World::of(seed, &group, bad, |number| NodeOptions {
         steer: steers[usize::from(number) - 1],
+        baseline,
         ..NodeOptions::default()
     });
     let mut units = vec![vec![0; SIZE]; k];
@@ -263,4 +275,42 @@ fn packets_are_added_as_they_come() {
     assert!(asking.iter_mut().all(|one| poll_once(one.as_mut()).is_pending()));
     assert_eq!(world.end_stripe(&mut asking), done(&group));
     world.check_asked(&group, &asks, "3+2");
+}
+
+/// INEC: parts of chunks that landed whole are those of the data, whatever the wire does, beside
+/// members that steer, too.
+#[test]
+fn whole_chunks_have_the_same_parities() {
+    let inec = Some(Baseline::Inec);
+    for (k, m) in [(1, 1), (3, 2), (6, 3), (16, 4)] {
+        parities_are_those_by(inec, u64::try_from(k).unwrap(), (k, m), 0, 4);
+    }
+    for seed in seeds(6) {
+        let mut rng = Rng::new(seed + 90);
+        let (k, m) = (1 + rng.below(6), 1 + rng.below(4));
+        let code = (usize::try_from(k).unwrap(), usize::try_from(m).unwrap());
+        parities_are_those_by(inec, seed, code, 3 + seed % 8, 3);
+    }
+}
+
+/// INEC: nothing goes to parities before a unit is whole.
+#[test]
+fn whole_chunks_are_multiplied_when_they_are_whole() {
+    let group = Group::plain(3, 2);
+    let mut world = World::of(1, &group, 0, |_| NodeOptions {
+        baseline: Some(Baseline::Inec),
+        ..NodeOptions::default()
+    });
+    assert_eq!(world.stripe(&group, &group.drawn(9, (5, 1), 10)), done(&group));
+    let asks = group.drawn(1, (5, 1), 1 << 20);
+    let mut asking = world.begin_stripe(&group, &asks);
+    while world.figures("packets").iter().sum::<u64>() < 600 {
+        world.step();
+    }
+    assert_eq!(world.of_ranks(&group, "sums"), [0; 5]);
+    assert_eq!(world.end_stripe(&mut asking), done(&group));
+    world.check_asked(&group, &asks, "3+2");
+    let multiplied = world.members[0].rig.node.nic().ledger().of(Handler::Completion).passed_bytes;
+    assert!(multiplied >= 2 << 20, "the ledger has it");
+    assert!(world.is_at_rest());
 }

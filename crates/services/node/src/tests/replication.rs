@@ -5,6 +5,7 @@ mod attacks;
 mod doubt;
 mod failures;
 mod holes;
+mod hyperloop;
 mod left;
 
 use outboard_base::Time;
