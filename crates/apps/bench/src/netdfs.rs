@@ -6,13 +6,14 @@
 //!   eight, by size, all policies in turn;
 //! * [`handlers`]: the time of each handler, and the descriptors in use;
 //! * [`volume`]: the whole way, 8 KiB direct writes on a mounted volume of a cluster;
-//! * [`replicas`]: writes to several nodes, by who spreads them;
+//! * [`replicas`]: writes to several nodes, by each of the [`protocols`] that spread them;
 //! * [`rival`]: a mounted volume with three copies beside GlusterFS;
 //! * [`report`]: the figures, and how the targets stand.
 
 pub mod handlers;
 pub mod load;
 pub mod node;
+mod protocols;
 pub mod replicas;
 pub mod report;
 pub mod rival;
@@ -39,6 +40,8 @@ pub struct NetdfsBench {
     pub time: Duration,
     /// Interleaved rounds.
     pub rounds: u32,
+    /// Bytes of a frame between clients and nodes that are processes of their own.
+    pub frame: usize,
     /// Few sizes, and one cluster: for a look.
     pub is_short: bool,
 }
@@ -61,6 +64,10 @@ pub enum Policy {
     RpcRdma,
     /// All requests are steered to the CPU side, which checks them as handlers would.
     Steered,
+    /// Handlers pass whole writes on as clients have prepared.
+    HyperLoop,
+    /// Handlers multiply units when they are whole.
+    Inec,
 }
 
 impl Policy {
@@ -85,13 +92,16 @@ impl Policy {
             Policy::Rpc => "rpc",
             Policy::RpcRdma => "rpc+rdma",
             Policy::Steered => "steered",
+            Policy::HyperLoop => "hyperloop",
+            Policy::Inec => "inec",
         }
     }
 
     /// By its name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Policy> {
-        Policy::ALL.into_iter().chain([Policy::Steered]).find(|policy| policy.name() == name)
+        let more = [Policy::Steered, Policy::HyperLoop, Policy::Inec];
+        Policy::ALL.into_iter().chain(more).find(|policy| policy.name() == name)
     }
 
     /// Whether packets carry MACs.
@@ -108,6 +118,8 @@ impl Policy {
             Policy::EveryPacket => (Threat::EveryPacket, None),
             Policy::Rpc => (Threat::Signed, Some(Baseline::Rpc)),
             Policy::RpcRdma => (Threat::Signed, Some(Baseline::RpcRdma)),
+            Policy::HyperLoop => (Threat::Ticket, Some(Baseline::HyperLoop)),
+            Policy::Inec => (Threat::Ticket, Some(Baseline::Inec)),
         };
         let volume = Some(load::VOLUME);
         NodeOptions {

@@ -38,17 +38,23 @@ pub(crate) struct NetdfsArgs {
     /// Interleaved rounds; medians are reported [default: 3, with --quick 1]
     #[arg(long)]
     rounds: Option<u32>,
-    /// Only writes to so many nodes each, 1 to 8: by handlers, CPU sides, and the client
+    /// Bytes of a frame between a client and nodes: of clusters on the loopback, unless said
+    #[arg(long, value_name = "BYTES", default_value_t = 65_535)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1280..))]
+    frame: u16,
+    /// Only writes to so many nodes each, 1 to 8: by handlers, CPU sides, NICs that were told, and
+    /// the client
     #[arg(long, value_name = "K,..", value_delimiter = ',')]
     replicas: Vec<u16>,
-    /// Only stripes over so many nodes each, 10 at most: by handlers, and by CPU sides
+    /// Only stripes over so many nodes each, 10 at most: by handlers as packets come or of whole
+    /// chunks, by CPU sides, and by the client
     #[arg(long, value_name = "K+M,..", value_delimiter = ',', value_parser = stripe)]
     stripes: Vec<(u16, u16)>,
     /// With --replicas, how nodes pass writes on; both without it
     #[arg(long, requires = "replicas")]
     strategy: Option<Spread>,
     /// Only writes to a mounted volume with three copies, beside this one with as many
-    #[arg(long, conflicts_with_all = ["replicas", "stripes", "check", "svg"])]
+    #[arg(long, conflicts_with_all = ["replicas", "stripes", "check", "svg", "frame"])]
     rival: Option<Rival>,
     /// Also draw latency and goodput by size into this file, as SVG
     #[arg(long, value_name = "FILE")]
@@ -80,7 +86,8 @@ fn stripe(text: &str) -> Result<(u16, u16), String> {
 /// A node that is measured.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NodeArgs {
-    /// `raw`, `ticket`, `capability`, `every-packet`, `rpc` or `rpc+rdma`
+    /// `raw`, `ticket`, `capability`, `every-packet`, `rpc`, `rpc+rdma`, `steered`, `hyperloop` or
+    /// `inec`
     policy: String,
     /// Its number
     #[arg(long)]
@@ -110,6 +117,7 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
         dir: scratch.0.clone(),
         time: time(args.seconds.unwrap_or(if args.quick { 0.03 } else { 0.3 }))?,
         rounds: args.rounds.unwrap_or(if args.quick { 1 } else { 3 }),
+        frame: args.frame.into(),
         is_short: args.quick,
     };
     if let Some(Rival::Gluster) = args.rival {

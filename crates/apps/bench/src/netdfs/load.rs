@@ -45,8 +45,6 @@ pub(super) const DEPTH: usize = 8;
 /// Objects there are, and bytes of each: the largest write.
 pub(super) const STREAMS: usize = 32;
 const REGION: u64 = 1 << 20;
-/// Bytes of a frame on the loopback.
-pub(super) const MTU: usize = 9000;
 /// How long an end has to fall asleep before its CPU time is read.
 pub(super) const REST: Duration = Duration::from_millis(2);
 /// How long who was refused as busy waits.
@@ -465,7 +463,7 @@ fn row(policy: Policy, (op, bytes, depth): (Op, usize, usize), samples: &[Sample
 /// A node that does not start, or answers wrongly.
 pub fn points(bench: &NetdfsBench, progress: &mut dyn FnMut(&str)) -> io::Result<Vec<Row>> {
     progress("nodes start");
-    let bed = Bed::new(&bench.dir, &Policy::ALL, MTU, false)?;
+    let bed = Bed::new(&bench.dir, &Policy::ALL, bench.frame, false)?;
     let sizes: &[usize] =
         if bench.is_short { &[1, 8, 1024] } else { &[1, 4, 8, 16, 64, 256, 1024] };
     let mut points = Vec::new();

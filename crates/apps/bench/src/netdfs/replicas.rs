@@ -1,18 +1,10 @@
-//! Writes to `k` nodes, or stripes over `k + m`, by who spreads them (NetDFS V B and VI C):
-//! handlers as packets come, the CPU side of each node, or the client.
+//! Writes to `k` nodes, or stripes over `k + m`, by each of the
+//! [`protocols`](super::protocols) (NetDFS V B and VI C).
 //!
-//! | way | the client sends | nodes |
-//! |---|---|---|
-//! | ring, tree | once | handlers check, and pass packets on |
-//! | cpu-ring, cpu-tree | once, in chunks | CPU sides get whole chunks, check and pass them on |
-//! | flat | to each node | nothing is checked |
-//! | triec | a k-th to each data node | handlers check, send parts to parities, and add them |
-//! | cpu-triec | the same, in chunks | CPU sides get whole chunks, check, send and add parts |
-//!
-//! All nodes are processes of their own over loopback UDP, with stores in memory; ways, sizes and
-//! numbers of copies take turns. A write is over when all nodes have it. What a node does when a
-//! successor has answered counts as its CPU side's. The chunk is the one of
-//! `CHUNKS` that served best in a run before.
+//! All nodes are processes of their own over loopback UDP, with stores in memory; protocols, sizes
+//! and numbers of copies take turns. A write is over when all nodes have it. What a node does when
+//! a successor has answered counts as its CPU side's. The chunk is the one of `CHUNKS` that served
+//! best in a run before.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,19 +14,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
-use outboard_base::task::join_all;
-use outboard_codec::crc32c;
-use outboard_fabric::{Asking, Key, client_id, random};
-use outboard_flow::Net;
+use outboard_fabric::{Key, client_id, random};
+use outboard_flow::Net as _;
 use outboard_wire::shared::call::{self, Call, Reply};
-use outboard_wire::shared::{
-    Capability, Coordinate, Coordinates, Head, Heads, MAC_LEN, Peer, Reason, Rights, Role,
-    Strategy, Target, WriteHead,
-};
+use outboard_wire::shared::{Coordinate, Peer, Role, Strategy};
 use serde::Serialize;
 
-use super::load::{BUSY, DEPTH, End, KEY, MTU, REST, Running, TRIES, VOLUME, difference};
+use super::load::{DEPTH, End, KEY, REST, Running, difference};
 use super::node::thread_cpu;
+use super::protocols::{Asker, PROTOCOLS, Protocol, What};
 use super::{NetdfsBench, Policy};
 use crate::dds::process::Ran;
 use crate::stats::{Latencies, median};
@@ -44,96 +32,10 @@ use crate::workload::{MEGABYTE, nanos};
 const MOST: u16 = 8;
 /// Most nodes of a stripe here.
 const MOST_UNITS: u16 = 10;
-/// Stripes of one write that are under way at once: of all writes, as many as a node lets in.
-const STRIPES: usize = 64 / DEPTH;
-/// Bytes of the chunks that are tried for CPU sides; less than the write, or all of it.
+/// Bytes of the chunks that are tried: less than the write, or all of it.
 const CHUNKS: [usize; 3] = [16 << 10, 64 << 10, 256 << 10];
 
-/// Who spreads a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Way {
-    /// Handlers, each to the next node.
-    Ring,
-    /// Handlers, each to two.
-    Tree,
-    /// CPU sides, each to the next node.
-    CpuRing,
-    /// CPU sides, each to two.
-    CpuTree,
-    /// The client, to all.
-    Flat,
-    /// The client to data nodes, whose handlers send parts to parities.
-    Triec,
-    /// The same by CPU sides.
-    CpuTriec,
-}
-
-impl Way {
-    const ALL: [Way; 7] =
-        [Way::Ring, Way::Tree, Way::CpuRing, Way::CpuTree, Way::Flat, Way::Triec, Way::CpuTriec];
-
-    /// How tables say it.
-    fn name(self) -> &'static str {
-        match self {
-            Way::Ring => "ring",
-            Way::Tree => "tree",
-            Way::CpuRing => "cpu-ring",
-            Way::CpuTree => "cpu-tree",
-            Way::Flat => "flat",
-            Way::Triec => "triec",
-            Way::CpuTriec => "cpu-triec",
-        }
-    }
-
-    fn policy(self) -> Policy {
-        match self {
-            Way::Ring | Way::Tree | Way::Triec => Policy::Capability,
-            Way::CpuRing | Way::CpuTree | Way::CpuTriec => Policy::Steered,
-            Way::Flat => Policy::Raw,
-        }
-    }
-
-    fn strategy(self) -> Strategy {
-        match self {
-            Way::Ring | Way::CpuRing => Strategy::Ring,
-            Way::Tree | Way::CpuTree => Strategy::BinaryTree,
-            Way::Flat => Strategy::Single,
-            Way::Triec | Way::CpuTriec => Strategy::Parity,
-        }
-    }
-}
-
-/// Who spreads a write, and over how many.
-#[derive(Clone, Copy, Debug)]
-struct What {
-    way: Way,
-    /// Copies, or data units.
-    k: u16,
-    /// Parities.
-    m: u16,
-}
-
-impl What {
-    /// Whom the client sends to.
-    fn firsts(self) -> u16 {
-        match self.way {
-            Way::Flat | Way::Triec | Way::CpuTriec => self.k,
-            Way::Ring | Way::Tree | Way::CpuRing | Way::CpuTree => 1,
-        }
-    }
-
-    fn nodes(self) -> usize {
-        usize::from(self.k + self.m)
-    }
-
-    /// Bytes of what each of these gets of `bytes`.
-    fn share(self, bytes: usize) -> usize {
-        if self.m > 0 { bytes.div_ceil(usize::from(self.k)) } else { bytes }
-    }
-}
-
-/// One way at one point: medians of the rounds.
+/// One protocol at one point: medians of the rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaRow {
     /// Copies, or data units of a stripe.
@@ -145,7 +47,7 @@ pub struct ReplicaRow {
     /// so many at once.
     pub depth: usize,
     /// Who spreads it.
-    pub way: Way,
+    pub way: &'static str,
     /// In chunks of so many bytes.
     pub chunk: usize,
     /// Writes a second.
@@ -167,7 +69,7 @@ pub struct ReplicaRow {
 pub struct Replicas {
     /// How it was measured, where and when.
     pub note: String,
-    /// By copies, size and way.
+    /// By copies, size and protocol.
     pub rows: Vec<ReplicaRow>,
 }
 
@@ -178,29 +80,29 @@ pub struct Wanted {
     pub copies: Vec<u16>,
     /// Numbers of data units and parities.
     pub stripes: Vec<(u16, u16)>,
-    /// The ring's ways, the tree's, or both; beside flat.
+    /// The ring's protocols, the tree's, or both; beside flat.
     pub strategy: Option<Strategy>,
 }
 
 impl Wanted {
-    fn ways(&self) -> impl Iterator<Item = Way> {
-        let strategy = self.strategy;
-        Way::ALL.into_iter().filter(move |way| {
-            let of = way.strategy();
-            of == Strategy::Single || strategy.is_none_or(|wanted| wanted == of)
-        })
+    /// Whether a protocol is measured over copies, or over stripes.
+    fn wants(&self, protocol: &Protocol, m: u16) -> bool {
+        match protocol.strategy {
+            Strategy::Parity => m > 0,
+            Strategy::Single => m == 0,
+            other => m == 0 && self.strategy.is_none_or(|wanted| wanted == other),
+        }
     }
 
     /// All that is measured, in the order of the table.
     fn all(&self) -> Vec<What> {
         let copies = self.copies.iter().map(|k| (*k, 0));
         let widths = copies.chain(self.stripes.iter().copied());
-        let ways = |(k, m): (u16, u16)| {
-            let is_fit = move |way: &Way| (way.strategy() == Strategy::Parity) == (m > 0);
-            let all = if m > 0 { Way::ALL.to_vec() } else { self.ways().collect() };
-            all.into_iter().filter(is_fit).map(move |way| What { way, k, m })
+        let of_width = |(k, m): (u16, u16)| {
+            let all = PROTOCOLS.iter().filter(move |protocol| self.wants(protocol, m));
+            all.map(move |protocol| What { protocol, k, m })
         };
-        widths.flat_map(ways).collect()
+        widths.flat_map(of_width).collect()
     }
 
     /// The nodes that the widest write needs.
@@ -224,105 +126,6 @@ struct Bed {
     client: Rc<End>,
     nodes: Vec<Running>,
     asker: Rc<Asker>,
-}
-
-/// What makes writes.
-struct Asker {
-    net: Asking,
-    client: u64,
-    all: Vec<Coordinate>,
-    fence: Cell<u64>,
-    data: Vec<u8>,
-}
-
-impl Asker {
-    fn heads(&self, what: What, at: u16, object: u64, data: &[u8]) -> io::Result<Heads> {
-        let bytes = u32::try_from(data.len()).map_err(io::Error::other)?;
-        let strategy = what.way.strategy();
-        let count = if strategy == Strategy::Single { 0 } else { what.nodes() };
-        let mut nodes: Vec<Coordinate> = self.all.iter().take(count).copied().collect();
-        for (unit, one) in (0..).zip(&mut nodes).filter(|_| what.m > 0) {
-            one.unit = unit;
-            one.role = if u16::from(unit) < what.k { Role::Data } else { Role::Parity };
-        }
-        let coordinates = Coordinates::new(&nodes).map_err(io::Error::other)?;
-        let copies = if count == 0 { 1 } else { u8::try_from(what.k).map_err(io::Error::other)? };
-        let unit = if what.m > 0 { u8::try_from(at).map_err(io::Error::other)? } else { 0 };
-        let capability = Capability {
-            key: KEY.0,
-            rights: Rights::READ_WRITE,
-            volume: VOLUME,
-            object,
-            first: 0,
-            end: MEGABYTE as u64,
-            client: self.client,
-            fence: self.fence.get(),
-            group: coordinates.group(),
-            strategy,
-            k: copies,
-            m: u8::try_from(what.m).map_err(io::Error::other)?,
-            expires: u64::MAX,
-            mac: [0; MAC_LEN],
-        };
-        let write = WriteHead {
-            strategy,
-            rank: unit,
-            k: copies,
-            unit,
-            role: Role::Data,
-            offset: 0,
-            bytes,
-            sequence: 1,
-            previous: 0,
-            crc: crc32c(data),
-            session: 0,
-            number: 0,
-            lane: 0,
-            coordinates,
-        };
-        let head = Head { request: 0, data: bytes, epoch: 1, settled: 0, hop: 0 };
-        Ok(Heads { head, capability: capability.sign(&KEY.1), target: Target::Write(write) })
-    }
-
-    async fn one(&self, to: Peer, heads: &Heads, data: &[u8]) -> io::Result<()> {
-        let mut tries = 0;
-        loop {
-            match self.net.request(to, heads, data).await.map(|(answer, _)| answer.outcome) {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(Reason::Busy)) => self.net.sleep(BUSY).await,
-                Ok(Err(Reason::Unreached)) | Err(_) if tries < TRIES => tries += 1,
-                other => return Err(io::Error::other(format!("a write ended so: {other:?}"))),
-            }
-        }
-    }
-
-    /// One write of `bytes`, in chunks, by the stream of this number.
-    async fn write(&self, what: What, number: u64, bytes: usize, chunk: usize) -> io::Result<()> {
-        let to = |at: u16| {
-            let one = self.all.get(usize::from(at));
-            one.map_or(Peer::Node(0), |one| Peer::Node(one.node))
-        };
-        let mut parts = Vec::new();
-        // Each chunk is an object of its own: within one, writes of a strip would be in order.
-        for (object, begins) in (number * 1000..).zip((0..bytes).step_by(chunk)) {
-            let share = what.share(chunk.min(bytes - begins));
-            // Each as if it were the first of a delegation: all before it was done.
-            self.fence.set(self.fence.get() + 1);
-            for at in 0..what.firsts() {
-                // Of a stripe the last unit may be filled up, with what stands behind.
-                let from = begins + if what.m > 0 { share * usize::from(at) } else { 0 };
-                let piece = self.data.get(from..from + share).unwrap_or_default();
-                let heads = self.heads(what, at, object, piece)?;
-                parts.push(async move { self.one(to(at), &heads, piece).await });
-            }
-            // Stripes of which each node lets in other ones would wait for each other.
-            if what.m > 0 && parts.len() >= STRIPES * usize::from(what.k) {
-                let some = std::mem::take(&mut parts).into_iter().map(Box::pin);
-                join_all(some.collect()).await.into_iter().collect::<io::Result<()>>()?;
-            }
-        }
-        join_all(parts.into_iter().map(Box::pin).collect()).await.into_iter().collect()
-    }
 }
 
 /// Addresses on the loopback that are free now, for nodes of these numbers.
@@ -362,7 +165,7 @@ impl Bed {
             for (other, at) in places.iter().filter(|(other, _)| other != number) {
                 more.extend(["--peer".to_owned(), format!("{other}={at}")]);
             }
-            let node = Running::start(dir, policy, *number, MTU, &more, Vec::new())?;
+            let node = Running::start(dir, policy, *number, ends.frame, &more, Vec::new())?;
             ends.client.asking().know(node.peer(), *at);
             let keys = vec![call::Key { id: KEY.0, until: u64::MAX, key: KEY.1 }];
             match ends.server.call(&node, &Call::Keys { keys, revoked: Vec::new() })? {
@@ -375,7 +178,8 @@ impl Bed {
         let mut data = vec![0; MEGABYTE + usize::from(MOST_UNITS)];
         Rng::new(key.cluster).fill(&mut data);
         let (net, client) = (ends.client.asking(), ends.id);
-        let asker = Rc::new(Asker { net, client, all, fence: Cell::new(0), data });
+        let (fence, frame) = (Cell::new(0), ends.frame);
+        let asker = Rc::new(Asker { net, client, all, fence, data, frame });
         Ok(Bed { client: Rc::clone(&ends.client), nodes, asker })
     }
 
@@ -412,7 +216,7 @@ impl Bed {
         (bytes, depth): (usize, usize),
         time: Duration,
     ) -> io::Result<usize> {
-        if what.way.policy() != Policy::Steered {
+        if !what.protocol.in_chunks {
             return Ok(bytes);
         }
         let mut best = (0.0, bytes);
@@ -458,14 +262,17 @@ struct Ends {
     client: Rc<End>,
     server: End,
     id: u64,
+    /// Bytes of a frame.
+    frame: usize,
 }
 
 impl Ends {
-    fn new(key: &Key) -> io::Result<Ends> {
+    fn new(key: &Key, frame: usize) -> io::Result<Ends> {
         let id = client_id(1, 1);
         let own = key.of_client(1).ok_or_else(|| io::Error::other("no key for a client"))?;
-        let client = Rc::new(End::new(Peer::Client(id), own, MTU)?);
-        Ok(Ends { client, server: End::new(Peer::Server(0), key.clone(), MTU)?, id })
+        let client = Rc::new(End::new(Peer::Client(id), own, frame)?);
+        let server = End::new(Peer::Server(0), key.clone(), frame)?;
+        Ok(Ends { client, server, id, frame })
     }
 }
 
@@ -501,7 +308,7 @@ impl Point<'_> {
             m: self.what.m,
             bytes: self.bytes,
             depth: self.depth,
-            way: self.what.way,
+            way: self.what.protocol.name,
             chunk: self.chunk.unwrap_or(self.bytes),
             per_second: middle(&|one| count(one) / one.elapsed.as_secs_f64()),
             p50_us: middle(&|one| one.latencies.percentile(50) as f64 / 1e3),
@@ -514,23 +321,24 @@ impl Point<'_> {
 }
 
 /// Nodes of the policies that are used, so many of each.
-fn beds(dir: &Path, count: u16, all: &[What]) -> io::Result<Vec<(Policy, Bed)>> {
+fn beds(dir: &Path, frame: usize, count: u16, all: &[What]) -> io::Result<Vec<(Policy, Bed)>> {
     std::fs::create_dir_all(dir)?;
     let mut secret = [0; 32];
     Rng::new(random()?).fill(&mut secret);
     let key = Key { cluster: random()?, client: None, secret };
     std::fs::write(dir.join("key"), key.text())?;
-    let ends = Ends::new(&key)?;
+    let ends = Ends::new(&key, frame)?;
     let mut beds = Vec::new();
-    for (policy, from) in [(Policy::Capability, 1), (Policy::Steered, 11), (Policy::Raw, 21)] {
-        if all.iter().any(|what| what.way.policy() == policy) {
+    for policy in all.iter().map(|what| what.protocol.policy) {
+        if beds.iter().all(|(other, _)| *other != policy) {
+            let from = 1 + count * u16::try_from(beds.len()).map_err(io::Error::other)?;
             beds.push((policy, Bed::new(dir, policy, from, count, &key, &ends)?));
         }
     }
     Ok(beds)
 }
 
-/// Every way for every number of copies, or of units, and every size, in turn.
+/// Every protocol for every number of copies, or of units, and every size, in turn.
 ///
 /// # Errors
 /// A number of copies or units that there are no nodes for; a node that does not start, or answers
@@ -542,16 +350,16 @@ pub fn run(
 ) -> io::Result<Replicas> {
     let (count, all) = (wanted.nodes()?, wanted.all());
     progress("nodes start");
-    let beds = beds(&bench.dir.join("replicas"), count, &all)?;
+    let beds = beds(&bench.dir.join("replicas"), bench.frame, count, &all)?;
     let sizes: &[usize] =
         if bench.is_short { &[1, 64, 1024] } else { &[1, 4, 8, 16, 64, 256, 1024] };
     let mut points = Vec::new();
     let of_width = all.chunk_by(|one, other| (one.k, one.m) == (other.k, other.m));
-    for (depth, ways) in
-        [1, DEPTH].into_iter().flat_map(|depth| of_width.clone().map(move |ways| (depth, ways)))
+    for (depth, all) in
+        [1, DEPTH].into_iter().flat_map(|depth| of_width.clone().map(move |all| (depth, all)))
     {
-        for (kib, what) in sizes.iter().flat_map(|kib| ways.iter().map(move |one| (*kib, *one))) {
-            let bed = beds.iter().find(|(policy, _)| *policy == what.way.policy());
+        for (kib, what) in sizes.iter().flat_map(|kib| all.iter().map(move |one| (*kib, *one))) {
+            let bed = beds.iter().find(|(policy, _)| *policy == what.protocol.policy);
             let Some((_, bed)) = bed else { continue };
             let (bytes, samples) = (kib << 10, Vec::new());
             points.push(Point { bed, what, bytes, depth, chunk: None, samples });
@@ -559,17 +367,18 @@ pub fn run(
     }
     for round in 1..=bench.rounds {
         for point in &mut points {
-            let (bytes, depth, What { way, k, m }) = (point.bytes, point.depth, point.what);
-            let (name, width) = (way.name(), width(k, m));
+            let (bytes, depth, What { protocol, k, m }) = (point.bytes, point.depth, point.what);
+            let (name, width) = (protocol.name, width(k, m));
             progress(&format!("round {round}: {width}, {bytes} bytes, {depth} at once, {name}"));
             point.measure(bench.time)?;
         }
     }
     let note = format!(
-        "{}, {}; one client thread and one process a node over loopback UDP, frames of {MTU} \
+        "{}, {}; one client thread and one process a node over loopback UDP, frames of {} \
          bytes, stores in memory; medians of {} rounds of {:?}, in turn",
         crate::machine(),
         crate::today(),
+        bench.frame,
         bench.rounds,
         bench.time,
     );
@@ -589,7 +398,7 @@ impl Replicas {
         let mut text = format!(
             "{}\nwrites to k nodes, or as stripes to k+m, over when all have it; latency in us; \
              CPU in us a write of all nodes: NIC sides (socket, flows, handlers), CPU sides, and \
-             of the client; flat checks nothing; chunk: the best of those tried\n\n",
+             of the client; flat, hyperloop and inec look at no rights; chunk: the best of those tried\n\n",
             self.note
         );
         // Writing to a String cannot fail.
@@ -618,7 +427,7 @@ impl Replicas {
                 width(row.k, row.m),
                 row.bytes,
                 row.depth,
-                row.way.name(),
+                row.way,
                 row.chunk,
                 row.per_second,
                 row.p50_us,

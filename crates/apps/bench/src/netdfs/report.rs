@@ -43,11 +43,12 @@ impl Report {
         volumes: Vec<VolumeRow>,
     ) -> Report {
         let note = format!(
-            "{}, {}; one client thread and one process a node over loopback UDP, frames of 9000 \
+            "{}, {}; one client thread and one process a node over loopback UDP, frames of {} \
              bytes, stores in memory; volumes: three nodes on the disk, page cache of none; \
              medians of {} rounds of {:?}, in turn",
             machine(),
             today(),
+            bench.frame,
             bench.rounds,
             bench.time,
         );

@@ -227,6 +227,36 @@ fn forged_posts_are_refused() {
         ("of no ring", Reason::Invalid, |ask| *ask = Ask::write(1, (5, 1), 0, vec![7; 300])),
         ("a read", Reason::Invalid, |ask| *ask = Ask::read(1, 5, 0, 300)),
     ];
+    let (mut rig, mut rng) = (rig(), Rng::new(1));
+    let good = ring(1, 1, vec![7; 300], &[1, 2]);
+    let before = rig.writes();
+    let mut refused = |rig: &mut Rig, what, from, ask: &Ask, reason| {
+        let (answer, _) = rig.ask(from, &ask.message(), &mut rng);
+        assert_eq!(answer.outcome, Err(reason), "{what}");
+    };
+    for (what, reason, forge) in of_heads {
+        let mut ask = good.clone();
+        forge(&mut ask);
+        refused(&mut rig, what, ME, &posted(&[ask]), reason);
+    }
+    for from in [SERVER, Peer::Node(2), Peer::Client(CLIENT + 1)] {
+        refused(
+            &mut rig,
+            "of whom it is not",
+            from,
+            &post(0, std::slice::from_ref(&good)),
+            Reason::Other,
+        );
+    }
+    refused(&mut rig, "nothing was posted", ME, &good, Reason::Order);
+    assert_eq!(rig.writes(), before, "media are as they were");
+    assert!(rig.node.nic().take_outgoing().is_empty(), "nothing goes on");
+    assert_eq!(rig.figure("descriptors"), 0);
+}
+
+/// Posts that end in the midst of heads, or are not what they say.
+#[test]
+fn posts_that_are_not_whole_are_refused() {
     let of_post: [Forgery; 4] = [
         ("half of one", Reason::Invalid, |post| {
             post.data.pop();
@@ -243,34 +273,15 @@ fn forged_posts_are_refused() {
     ];
     let (mut rig, mut rng) = (rig(), Rng::new(1));
     let good = ring(1, 1, vec![7; 300], &[1, 2]);
-    let before = rig.writes();
-    let mut refused = |rig: &mut Rig, what, from, ask: &Ask, reason| {
-        let (answer, _) = rig.ask(from, &ask.message(), &mut rng);
-        assert_eq!(answer.outcome, Err(reason), "{what}");
-    };
-    for (what, reason, forge) in of_heads {
-        let mut ask = good.clone();
-        forge(&mut ask);
-        refused(&mut rig, what, ME, &posted(&[ask]), reason);
-    }
     for (what, reason, forge) in of_post {
-        let mut post = posted(std::slice::from_ref(&good));
+        let mut post = post(0, std::slice::from_ref(&good));
         forge(&mut post);
-        refused(&mut rig, what, ME, &post, reason);
+        let (answer, _) = rig.ask(ME, &post.message(), &mut rng);
+        assert_eq!(answer.outcome, Err(reason), "{what}");
     }
-    for from in [SERVER, Peer::Node(2), Peer::Client(CLIENT + 1)] {
-        refused(
-            &mut rig,
-            "of whom it is not",
-            from,
-            &post(0, std::slice::from_ref(&good)),
-            Reason::Other,
-        );
-    }
-    refused(&mut rig, "nothing was posted", ME, &good, Reason::Order);
-    assert_eq!(rig.writes(), before, "media are as they were");
-    assert!(rig.node.nic().take_outgoing().is_empty(), "nothing goes on");
-    assert_eq!(rig.figure("descriptors"), 0);
+    let (answer, _) = rig.ask(ME, &good.message(), &mut rng);
+    assert_eq!(answer.outcome, Err(Reason::Order), "nothing was posted");
+    assert_eq!((rig.figure("descriptors"), rig.figure("packets")), (0, 0));
 }
 
 /// A write comes from whom its work request says, and is what that says.
