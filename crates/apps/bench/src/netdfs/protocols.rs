@@ -5,7 +5,7 @@
 //! | ring, tree | once | handlers check, and pass packets on |
 //! | cpu-ring, cpu-tree | once, in chunks | CPU sides get whole chunks, check and pass them on |
 //! | flat | to each node | nothing is checked |
-//! | hyperloop | work requests to each, then once, in chunks | the same, pass whole chunks on as prepared |
+//! | hyperloop | work requests to all, then once, in chunks | the same; NICs pass chunks on |
 //! | triec | a k-th to each data node | handlers check, send parts to parities, and add them |
 //! | cpu-triec | the same, in chunks | CPU sides get whole chunks, check, send and add parts |
 //! | inec | the same, in chunks | nothing is checked; handlers send parts of whole chunks |

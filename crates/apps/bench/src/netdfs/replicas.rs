@@ -398,7 +398,8 @@ impl Replicas {
         let mut text = format!(
             "{}\nwrites to k nodes, or as stripes to k+m, over when all have it; latency in us; \
              CPU in us a write of all nodes: NIC sides (socket, flows, handlers), CPU sides, and \
-             of the client; flat, hyperloop and inec look at no rights; chunk: the best of those tried\n\n",
+             of the client; flat, hyperloop and inec look at no rights; chunk: the best of those \
+             tried\n\n",
             self.note
         );
         // Writing to a String cannot fail.

@@ -336,6 +336,19 @@ pub(super) const TEST: &[Stage] = &[
         Action::Command(&["target/test-fast/outboard", "bench", "netdfs", "--quick", "--check"]),
     ),
     measured(
+        "bench-netdfs-spread",
+        "writes are spread over nodes by every protocol, with copies and with parities",
+        15,
+        Action::Command(&[
+            "target/test-fast/outboard",
+            "bench",
+            "netdfs",
+            "--replicas=3",
+            "--stripes=2+1",
+            "--quick",
+        ]),
+    ),
+    measured(
         "bench-fs",
         "the file system is measured with every rival, and all CPU time is accounted for",
         5,
