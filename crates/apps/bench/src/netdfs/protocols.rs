@@ -174,15 +174,17 @@ impl Asker {
         let share = bytes.div_ceil(units);
         let unit =
             |at: usize| self.data.get(begins + share * at..).and_then(|data| data.get(..share));
+        // Whoever has a copy is sent the one unit there is.
+        let data = (0..what.firsts().min(what.k.into())).map(|at| unit(at % units));
         let mut all: Vec<Cow<'_, [u8]>> =
-            (0..units).map(|at| unit(at).unwrap_or_default().into()).collect();
+            data.map(|data| data.unwrap_or_default().into()).collect();
         if sends == Sends::Encoded {
             let parities = parities(what, &all)?;
             all.extend(parities.into_iter().map(Cow::from));
         }
-        let sums: Vec<u32> = all.iter().map(|data| crc32c(data)).collect();
-        // Who has copies is sent the one unit there is.
-        for (to, (data, crc)) in (0..).zip(all.into_iter().zip(sums).cycle().take(what.firsts())) {
+        let distinct = if what.m > 0 { all.len() } else { 1 };
+        let sums: Vec<u32> = all.iter().take(distinct).map(|data| crc32c(data)).collect();
+        for (to, (data, crc)) in (0..).zip(all.into_iter().zip(sums.into_iter().cycle())) {
             let spread = match sends {
                 Sends::Each | Sends::Encoded => None,
                 Sends::Once | Sends::Posted | Sends::Units => Some((strategy, what.k, coordinates)),
