@@ -14,7 +14,7 @@ mod wait;
 use std::future::Future;
 use std::pin::Pin;
 
-pub use join::{join_all, join2, try_join_abreast};
+pub use join::{join_all, join2, try_join_abreast, try_join_all};
 pub use mutex::{Mutex, MutexGuard};
 pub use poll::{poll_for, poll_once, run, yield_now};
 pub use range_lock::{RangeGuard, RangeLocks, RangeQueue, RangeRequest};

@@ -76,6 +76,11 @@ impl Places {
         at.is_some_and(|at| now.since(at) < SILENT)
     }
 
+    /// Whether one did not answer from some time on.
+    pub(crate) fn is_silent_since(&self, node: Peer, time: Time) -> bool {
+        self.change(|state| state.silent_at.get(&node).is_some_and(|at| *at >= time))
+    }
+
     /// Those that did not since this was asked.
     pub(crate) fn take_silent(&self) -> BTreeSet<Peer> {
         self.change(|state| std::mem::take(&mut state.silent))
@@ -102,6 +107,7 @@ mod tests {
         assert!(!places.was_silent(node, now));
         places.is_silent(node, now);
         assert!(places.was_silent(node, now) && !places.was_silent(node, now.after(SILENT)));
+        assert!(places.is_silent_since(node, now) && !places.is_silent_since(node, Time(2)));
         assert_eq!(places.take_silent(), BTreeSet::from([node]));
         assert!(places.take_silent().is_empty());
         for object in 0..=UNREACHED as u64 {

@@ -37,8 +37,9 @@ use crate::port::Port;
 const RECEIVES: usize = 16;
 /// Calls of others that are answered at a time; more wait.
 const CALLS_MAX: usize = 1024;
-/// While something is awaited of a peer that says nothing for so long, it is probed.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// While something is awaited of a peer that says nothing for so long, it is probed: else who took
+/// a write, and stops before it answers, holds it up for longer than who stops before.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// A reply in the making.
 pub type Replying = Pin<Box<dyn Future<Output = Reply>>>;

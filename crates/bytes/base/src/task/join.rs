@@ -109,6 +109,36 @@ where
     }
 }
 
+/// Runs futures side by side; returns what they came to, in the order of their ends. After a
+/// failure those under way are dropped.
+pub async fn try_join_all<F, T, E>(futures: impl IntoIterator<Item = F>) -> Result<Vec<T>, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut running: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut done = Vec::new();
+    poll_fn(move |cx| {
+        let mut failure = None;
+        running.retain_mut(|future| match future.as_mut().poll(cx) {
+            Poll::Ready(Ok(outcome)) => {
+                done.push(outcome);
+                false
+            }
+            Poll::Ready(Err(error)) => {
+                failure.get_or_insert(error);
+                false
+            }
+            Poll::Pending => true,
+        });
+        match (failure, running.is_empty()) {
+            (Some(error), _) => Poll::Ready(Err(error)),
+            (None, true) => Poll::Ready(Ok(std::mem::take(&mut done))),
+            (None, false) => Poll::Pending,
+        }
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::{Cell, RefCell};
@@ -150,5 +180,23 @@ mod tests {
                 Poll::Pending => panic!("it has ended"),
             }
         }
+    }
+
+    #[test]
+    fn after_a_failure_others_are_not_waited_for() {
+        let ended = RefCell::new([None; 3]);
+        let each = |nth: usize| {
+            let ended = &ended;
+            poll_fn(move |_| ended.borrow()[nth].map_or(Poll::Pending, Poll::Ready))
+        };
+        let mut all = pin!(try_join_all((0..3).map(each)));
+        assert!(poll_once(all.as_mut()).is_pending());
+        ended.borrow_mut()[1] = Some(Ok(1));
+        assert!(poll_once(all.as_mut()).is_pending());
+        ended.borrow_mut()[2] = Some(Err(2));
+        assert_eq!(poll_once(all.as_mut()), Poll::Ready(Err(2)));
+        *ended.borrow_mut() = [0, 1, 2].map(|nth| Some(Ok(nth)));
+        let mut all = pin!(try_join_all((0..3).map(each)));
+        assert_eq!(poll_once(all.as_mut()), Poll::Ready(Ok(vec![0, 1, 2])));
     }
 }

@@ -25,8 +25,9 @@ use super::talk::{Doubt, Talk, Terms};
 use crate::planted::{self, Fault};
 use crate::{Gone, Settings};
 
-/// How long it is tried, and how long between two datagrams: first and at most.
-const OPEN_FOR: Duration = Duration::from_secs(3);
+/// How long it is tried, not much longer than a flow is: who asks one that is gone is told as soon,
+/// whether they have spoken before or not. How long between two datagrams: first and at most.
+const OPEN_FOR: Duration = Duration::from_millis(1500);
 const OPEN_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 /// Refusals of as many of them that are believed, when the next would be sent.
 const REFUSALS: u32 = 3;

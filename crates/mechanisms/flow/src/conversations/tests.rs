@@ -278,7 +278,7 @@ fn who_is_not_there_is_given_up_and_asked_anew() {
     let mut line = Line::two([false, false]);
     line.mute = vec![0];
     let mut asked = line.ask(1, SERVER, b"renew");
-    line.wait(2900 * MS);
+    line.wait(1400 * MS);
     assert!(poll_once(asked.as_mut()).is_pending());
     line.wait(200 * MS);
     assert_eq!(done(&mut asked), Err(Gone::Unanswered));

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use outboard_base::planted::{Fault, is_planted};
-use outboard_base::task::try_join_abreast;
+use outboard_base::task::{try_join_abreast, try_join_all};
 use outboard_base::{Ino, Time};
 use outboard_codec::crc32c;
 use outboard_codec::erasure::{Code, Error, Field};
@@ -263,6 +263,7 @@ impl<N: Net> Data<N> {
         let object = grant.capability.object;
         self.can_remember(object, &self.nodes(grant)).await?;
         let _alone = self.strips.exclusive_on(Ino(object), places(stripe..stripe + 1)).await;
+        let begun = self.net.now();
         let mut units = vec![vec![0; len_of(&part.rows)]; usize::from(grant.capability.k)];
         let is_missing = |unit: &u8| !part.is_whole(*unit) && !is_planted(Fault::Unread);
         let missing = (0..grant.capability.k).filter(is_missing);
@@ -273,8 +274,19 @@ impl<N: Net> Data<N> {
         for (unit, bytes) in try_join_abreast(ABREAST, read).await? {
             units.get_mut(usize::from(unit)).into_iter().for_each(|place| place.clone_from(&bytes));
         }
+        self.has_all_since(grant, begun)?;
         part.lay_over(&mut units)?;
         self.put_rows(grant, stripe, part.rows.start, units).await
+    }
+
+    /// Who was silent since some time would not take a write either, and to find that out takes as
+    /// long again: a member that was is said to be unreached at once.
+    fn has_all_since(&self, grant: &Grant, time: Time) -> Result<(), DataError> {
+        let is_silent =
+            |member: &&Coordinate| self.places.is_silent_since(self.know(grant, member), time);
+        let Some(silent) = grant.nodes.iter().find(is_silent) else { return Ok(()) };
+        self.places.is_unreached(grant.capability.object, silent.node);
+        Err(DataError::Undecided)
     }
 
     /// Rows of all data units become those, and of the parities what belongs to them, under a
@@ -332,7 +344,9 @@ impl<N: Net> Data<N> {
             self.takes(grant, peer, &answer, false);
             self.has_written(grant, member, answer.boot)
         });
-        if let Err(error) = try_join_abreast(MEMBERS_MAX, each).await {
+        // Once one did not take it others wait, for its part of the parities: for longer than to
+        // find out that it is gone. What they have is decided, whatever they would say.
+        if let Err(error) = try_join_all(each).await {
             if stream.is_some() {
                 self.streams.failed(self.net.now());
             }

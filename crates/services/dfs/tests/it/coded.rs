@@ -141,6 +141,29 @@ fn nodes_that_were_away_are_filled() {
     }
 }
 
+/// A write found a member silent three times: as it read, as it wrote, and by the server. Or it
+/// waited for another member, who waited for that one's part of the parities.
+#[test]
+fn who_falls_silent_holds_a_write_up_once_beside_the_server() {
+    let silence = Duration::from_millis(1200);
+    let cases = [(100, 100, None), (0, 3 * UNIT, Some(4 * silence))];
+    for (at, len, late) in cases {
+        for away in 0..5 {
+            let mut rig = Rig::coded(6, (3, 2));
+            let one = Host::new(&mut rig, 1);
+            let file = opened(&mut rig, &one);
+            write(&mut rig, &one, file, 0, &vec![1; 6 * UNIT]);
+            sync(&mut rig, &one, file).unwrap();
+            rig.cut(Peer::Node(away), true);
+            rig.takes_time(silence, late.map(|time| ((away + 1) % 5, time)));
+            let begun = rig.world.time();
+            write(&mut rig, &one, file, at, &vec![2; len]);
+            let took = rig.world.time().since(begun);
+            assert!(took < 2 * silence, "{at}+{len} without {away}: {took:?}");
+        }
+    }
+}
+
 /// As many members as there are parities are damaged: reads compute what they have, and what is
 /// written over it mends it.
 #[test]

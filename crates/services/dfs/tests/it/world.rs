@@ -86,6 +86,10 @@ struct State {
     /// Nodes refuse as if they had no room now, as often.
     busy: u64,
     full: bool,
+    /// How long it is until a node that does not answer is given up.
+    silence: Duration,
+    /// The next write to this node is answered so much later: it waits for others.
+    late: Option<(u16, Duration)>,
     /// Losses of power, of nodes.
     boots: BTreeMap<u16, u64>,
     /// Nodes that are at another address than at the start, and at no other.
@@ -314,7 +318,8 @@ impl Line {
     ) -> std::result::Result<T, Gone> {
         self.sleep(Duration::from_micros(self.world.below(1500))).await;
         if self.world.is_lost(self.me, to) || !self.reaches(to) {
-            self.sleep(Duration::from_millis(100)).await;
+            let silence = self.world.state().silence;
+            self.sleep(silence.max(Duration::from_millis(100))).await;
             return Err(Gone::Unanswered);
         }
         let slot = start(to, work);
@@ -386,7 +391,16 @@ impl Net for Line {
     ) -> std::result::Result<(Answer, Vec<u8>), Gone> {
         let Peer::Node(node) = to else { return Err(Gone::Refused) };
         let (world, heads, data) = (Arc::clone(&self.world), *heads, data.to_vec());
-        self.exchange(to, async move { world.request(node, &heads, &data).await }).await
+        let waits = Line::new(&world, to);
+        let is_write = matches!(heads.target, Target::Write(_));
+        let late = world.state().late.take_if(|(late, _)| *late == node && is_write);
+        let work = async move {
+            if let Some((_, time)) = late {
+                waits.sleep(time).await;
+            }
+            world.request(node, &heads, &data).await
+        };
+        self.exchange(to, work).await
     }
 
     fn now(&self) -> Time {
@@ -554,6 +568,13 @@ impl Rig {
         } else {
             state.cut.remove(&peer)
         };
+    }
+
+    /// How long it takes to notice that a node does not answer, and one that answers the next write
+    /// later.
+    pub(crate) fn takes_time(&self, silence: Duration, late: Option<(u16, Duration)>) {
+        let mut state = self.world.state();
+        (state.silence, state.late) = (silence, late);
     }
 
     /// A node is at another address from now on, and the server knows.
