@@ -25,7 +25,10 @@
 //!   when asked for: it takes root, and most of a minute);
 //! - `stopped` (only if it is named): a DPU side is stopped for longer than its lease while the
 //!   other host writes: its host reads nothing old from then on, and what was written when it goes
-//!   on.
+//!   on;
+//! - `soak` (only if it is named): for `--minutes`, six nodes and two hosts under programs and
+//!   checkers of what was answered, and kill -9 of whatever there is, nodes away for seconds: no
+//!   write waits for long, and in the end all members are equal.
 
 #![forbid(unsafe_code)]
 
@@ -45,23 +48,25 @@ use outboard_tests::clients::{alone, another_life};
 use outboard_tests::cluster::Cluster;
 use outboard_tests::copies::{Away, Writer, filled, holds, lay_out, mended};
 use outboard_tests::crash::{Mode, Worker};
+use outboard_tests::ensemble::ensemble;
 use outboard_tests::linear::{self, Wanted};
 use outboard_tests::nodes::{HEAL_AFTER, come_and_go};
 use outboard_tests::twins::Pair;
-use outboard_tests::{Result, Side, Volume, context, cut, note_skip, standby};
+use outboard_tests::{Result, Side, Volume, context, cut, note_skip, soak, standby};
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|cut|stopped]...
+shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|cut|stopped|soak]...
        [--cache=none|hybrid]...
-       [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--seed=N]
+       [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--minutes=N] [--seed=N]
        [--ensemble=DIRECTORY] [--pool=LOCATION] [--base=DIRECTORY]
 
-  --only    just these cases [default: all but standby, cut and stopped]
+  --only    just these cases [default: all but standby, cut, stopped and soak]
   --cache   the cache of the mounts [default: each]
   --client  who is the client in `killed`, `linear`; host and standard have no cache [default: dpu]
   --rounds  kills; changes of servers in `standby` [default: 6]
   --seconds how long `linear` begins new rounds [default: 3]
+  --minutes how long `soak` kills [default: 1]
   --seed    repeats the kills of a run [default: from the clock]
   --ensemble  of `scripts/zookeeper`, running: it is the coordinator, and its servers are killed
   --pool    where `standby` keeps names and inodes: rados://POOL?conf=FILE
@@ -74,6 +79,7 @@ struct Options {
     client: String,
     rounds: u64,
     seconds: u64,
+    minutes: u64,
     seed: u64,
     ensemble: Option<PathBuf>,
     pool: Option<String>,
@@ -110,6 +116,7 @@ impl Options {
             client: "dpu".into(),
             rounds: 6,
             seconds: 3,
+            minutes: 1,
             seed: clock.map_or(1, |now| now.as_secs()),
             ensemble: None,
             pool: None,
@@ -126,6 +133,7 @@ impl Options {
                 ("--client", "dpu" | "host" | "standard") => options.client = value.into(),
                 ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
                 ("--seconds", _) => options.seconds = value.parse().map_err(|_| unknown())?,
+                ("--minutes", _) => options.minutes = value.parse().map_err(|_| unknown())?,
                 ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
                 ("--ensemble", path) => options.ensemble = Some(path.into()),
                 ("--pool", location) => options.pool = Some(location.into()),
@@ -143,7 +151,7 @@ impl Options {
     }
 
     fn wants(&self, case: &str) -> bool {
-        let usual = self.only.is_empty() && !["standby", "cut", "stopped"].contains(&case);
+        let usual = self.only.is_empty() && !["standby", "cut", "stopped", "soak"].contains(&case);
         usual || self.only.iter().any(|only| only == case)
     }
 }
@@ -171,7 +179,7 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 11] = [
+const CASES: [(&str, Case); 12] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
@@ -183,6 +191,7 @@ const CASES: [(&str, Case); 11] = [
     ("revoked", revoked),
     ("cut", cut),
     ("stopped", stopped),
+    ("soak", all_at_once),
 ];
 
 /// A host: a DPU side and a mount of its own.
@@ -438,27 +447,16 @@ const VICTIMS: [Victim; 6] = [
 /// Where the coordinator is an ensemble: parts come and go while one of its servers is dead.
 const OF_ENSEMBLE: [Victim; 4] = [Victim::One, Victim::Leader, Victim::Node, Victim::Server];
 
-/// Has `scripts/zookeeper` do something with an ensemble; what it says.
-fn ensemble(verb: &str, dir: &Path, which: &str) -> Result<String> {
-    let mut command = std::process::Command::new("scripts/zookeeper");
-    let output = command.arg(verb).arg(dir).args(Some(which).filter(|which| !which.is_empty()));
-    let output = context(output.output(), || "scripts/zookeeper".to_owned())?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    Err(format!("zookeeper {verb} {which}: {}", String::from_utf8_lossy(&output.stderr)))
-}
-
 /// A cluster whose coordinator is a process, or the ensemble.
-fn coordinated(options: &Options, dir: &Path) -> Result<Cluster> {
-    let Some(servers) = &options.ensemble else { return Cluster::up(dir, 2, false) };
+fn coordinated(options: &Options, dir: &Path, nodes: usize) -> Result<Cluster> {
+    let Some(servers) = &options.ensemble else { return Cluster::up(dir, nodes, false) };
     let name = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     let location = format!("{}/{name}-{}", ensemble("start", servers, "")?, std::process::id());
-    Cluster::with(dir, 2, &[&format!("--coordinator={location}")])
+    Cluster::with(dir, nodes, &[&format!("--coordinator={location}")])
 }
 
 fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let cluster = coordinated(options, &place.join("cluster"))?;
+    let cluster = coordinated(options, &place.join("cluster"), 2)?;
     let flags = [format!("--cache={cache}"), format!("--client={}", options.client)];
     let flags = flags.each_ref().map(String::as_str);
     let mut volume = host_with(&cluster.store()?, place, "host", &flags, None)?;
@@ -586,6 +584,31 @@ fn linear(options: &Options, place: &Path, cache: &str) -> Result<()> {
         dir: place,
     };
     linear::run(&cluster, &mut hosts, &wanted)?;
+    hosts.iter_mut().try_for_each(Volume::stop)?;
+    filled(&cluster)?;
+    cluster.down()
+}
+
+/// Everything there is, for as long as is asked for.
+fn all_at_once(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = coordinated(options, &place.join("cluster"), soak::NODES)?;
+    let store = cluster.store()?;
+    let flags = [format!("--cache={cache}"), format!("--client={}", options.client)];
+    let flags = flags.each_ref().map(String::as_str);
+    let host = |name| host_with(&store, place, name, &flags, None);
+    let mut hosts = [host("one")?, host("other")?];
+    let wanted = soak::Wanted {
+        time: Duration::from_secs(60 * options.minutes),
+        seed: options.seed,
+        ensemble: options.ensemble.as_deref(),
+        is_cached: cache != "none",
+        dir: place,
+    };
+    println!("  seed {}", options.seed);
+    soak::run(&cluster, &mut hosts, &wanted).map_err(|error| {
+        let [one, other] = hosts.each_ref().map(Volume::log_tail);
+        format!("seed {}: {error}\n{one}\n{other}\n{}", options.seed, cluster.log_tail())
+    })?;
     hosts.iter_mut().try_for_each(Volume::stop)?;
     filled(&cluster)?;
     cluster.down()

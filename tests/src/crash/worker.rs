@@ -82,6 +82,12 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether the mount died under it: an operation was begun and not answered.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Compares the directory with what was answered; what is there is the truth from then on.
     pub fn verify(&mut self) -> Result<()> {
         let found = Model::observe(&self.dir)?;

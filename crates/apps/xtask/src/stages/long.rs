@@ -14,6 +14,8 @@ const fn piece(name: &'static str, proves: &'static str, action: Action) -> Stag
 
 /// Minutes that a piece of the long command may take.
 const PIECE: u64 = 40;
+/// Minutes that the soak may take: an hour, and until all is healed and compared.
+const SOAK: u64 = 80;
 
 /// Stages of `TEST` that the long command has at another size, in [`LONG`].
 pub(super) const REPLACED: &[&str] =
@@ -236,6 +238,23 @@ pub(super) const LONG: &[Stage] = &[
         "zookeeper",
         "an ensemble as a cluster's coordinator, one of its three servers killed under load",
         Action::Command(&["scripts/test-zookeeper", "target/test-fast", "--rounds=40"]),
+    ),
+    // One piece longer than others: what it shows takes its time to come about.
+    built(
+        "shared-soak",
+        "an hour of kill -9 of whatever a cluster of six nodes and two hosts has, under programs",
+        SOAK,
+        Action::Command(&[
+            "target/test-fast/shared",
+            "--only=soak",
+            "--cache=none",
+            "--minutes=60",
+        ]),
+    ),
+    piece(
+        "shared-soak-zookeeper",
+        "twenty minutes of that through the hybrid cache, with an ensemble as the coordinator",
+        Action::Command(&["scripts/test-zookeeper", "target/test-fast", "--minutes=20"]),
     ),
     piece(
         "shared-stopped",
