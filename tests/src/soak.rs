@@ -56,8 +56,7 @@ pub struct Wanted<'a> {
     pub seed: u64,
     /// Of `scripts/zookeeper`: it is the coordinator, and its servers are killed.
     pub ensemble: Option<&'a Path>,
-    /// The mounts have a cache. Then nobody dies beside nodes that are gone: what a host hands in
-    /// waits for files of one copy that lie on these, and what else it has waits with it.
+    /// The mounts have a cache, of which more is handed in once a DPU side is back.
     pub is_cached: bool,
     /// Where journals go.
     pub dir: &'a Path,
@@ -441,16 +440,18 @@ impl Killer<'_> {
         self.goes_on(&[ONE], &what)?;
         let time = self.rng.below(4000);
         self.wait(time)?;
-        if self.rng.chance(1, 2) && !self.wanted.is_cached {
-            let also = *self.one_of(&["meta", "coordinator", "dpu"]).unwrap_or(&"meta");
-            match also {
-                "dpu" => what = format!("{what}, {}", self.kill_at_host(Side::Dpu)?),
-                "coordinator" if self.wanted.ensemble.is_some() => {}
-                // `status` has no list of parts while some are away.
-                part => {
-                    self.cluster.kill(part)?;
-                    what = format!("{what}, killed {part}");
-                }
+        if self.rng.chance(1, 2) {
+            // A host whose DPU side dies sends again what was under way. While a file of one copy
+            // waits for a node that is gone other files may wait with it (a known fault:
+            // `docs/internals/loss.md`); DPU sides begin anew with the server, too.
+            let others: &[&str] = match self.wanted.is_cached {
+                true => &["coordinator"],
+                false => &["coordinator", "meta"],
+            };
+            let also = *self.one_of(others).unwrap_or(&"coordinator");
+            if also != "coordinator" || self.wanted.ensemble.is_none() {
+                self.cluster.kill(also)?;
+                what = format!("{what}, killed {also}");
             }
             self.goes_on(&[ONE], &what)?;
         }
