@@ -25,6 +25,7 @@ use crate::copies::{Away, lay_out};
 use crate::crash::{Mode, Worker};
 use crate::ensemble::ensemble;
 use crate::pulse::{Beats, Pulse};
+use crate::standby::serving;
 use crate::{Result, Side, Volume, context};
 
 /// Nodes of the cluster.
@@ -400,6 +401,9 @@ impl Killer<'_> {
             Victim::Server => {
                 let servers = self.parts("meta")?;
                 let server = servers.first().ok_or("no server")?;
+                if servers.len() > 1 && self.rng.chance(1, 2) {
+                    return self.stands_still();
+                }
                 self.cluster.kill(server)?;
                 format!("killed {server}")
             }
@@ -419,6 +423,18 @@ impl Killer<'_> {
             Victim::Dpu => self.kill_at_host(Side::Dpu)?,
             Victim::Mount => self.kill_at_host(Side::Host)?,
         };
+        self.cluster.wait()?;
+        self.goes_on(&[], &what)?;
+        Ok(what)
+    }
+
+    /// The server that serves stands still, and another takes over.
+    fn stands_still(&mut self) -> Result<String> {
+        let server = serving(self.cluster)?;
+        let stopped = Away::stop(self.cluster, &[&server])?;
+        let what = format!("stopped {server}");
+        self.goes_on(&[], &what)?;
+        drop(stopped);
         self.cluster.wait()?;
         self.goes_on(&[], &what)?;
         Ok(what)

@@ -109,7 +109,10 @@ impl Names {
 }
 
 /// The server that serves, by what `status` says.
-fn serving(cluster: &Cluster) -> Result<String> {
+///
+/// # Errors
+/// None does, or a part does not answer.
+pub fn serving(cluster: &Cluster) -> Result<String> {
     let status = cluster.status()?;
     let of = |role: &&&str| status["parts"][**role]["part"].is_object();
     let found = ["meta", "meta.2"].iter().find(of).map(|role| (*role).to_owned());

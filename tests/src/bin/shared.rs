@@ -69,7 +69,8 @@ shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|
   --minutes how long `soak` kills [default: 1]
   --seed    repeats the kills of a run [default: from the clock]
   --ensemble  of `scripts/zookeeper`, running: it is the coordinator, and its servers are killed
-  --pool    where `standby` keeps names and inodes: rados://POOL?conf=FILE
+  --pool    where `standby`, `killed` and `soak` keep names and inodes, with a server that
+            stands by: rados://POOL?conf=FILE
   --base    where cluster, volumes and journals go [default: a new folder in /tmp]
 ";
 
@@ -297,9 +298,8 @@ fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
 
 /// Two servers on one pool, each of whose namespaces has one volume.
 fn standby(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let pool = options.pool.as_ref().ok_or("standby takes --pool=rados://POOL?conf=FILE")?;
-    let store = format!("--store={pool}&namespace=standby-{}-{cache}", std::process::id());
-    let cluster = Cluster::with(&place.join("cluster"), 3, &[&store, "--standby=1"])?;
+    options.pool.as_ref().ok_or("standby takes --pool=rados://POOL?conf=FILE")?;
+    let cluster = coordinated(options, &place.join("cluster"), 3)?;
     let mut one = host(&cluster, place, "one", cache)?;
     let mut other = host(&cluster, place, "other", cache)?;
     let hosts = [&*one.mountpoint(), &*other.mountpoint()];
@@ -447,12 +447,20 @@ const VICTIMS: [Victim; 6] = [
 /// Where the coordinator is an ensemble: parts come and go while one of its servers is dead.
 const OF_ENSEMBLE: [Victim; 4] = [Victim::One, Victim::Leader, Victim::Node, Victim::Server];
 
-/// A cluster whose coordinator is a process, or the ensemble.
+/// A cluster whose coordinator is a process, or the ensemble; with a server that stands by, where
+/// there is a pool.
 fn coordinated(options: &Options, dir: &Path, nodes: usize) -> Result<Cluster> {
-    let Some(servers) = &options.ensemble else { return Cluster::up(dir, nodes, false) };
     let name = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
-    let location = format!("{}/{name}-{}", ensemble("start", servers, "")?, std::process::id());
-    Cluster::with(dir, nodes, &[&format!("--coordinator={location}")])
+    let name = format!("{name}-{}", std::process::id());
+    let mut flags = Vec::new();
+    if let Some(servers) = &options.ensemble {
+        flags.push(format!("--coordinator={}/{name}", ensemble("start", servers, "")?));
+    }
+    if let Some(pool) = &options.pool {
+        flags.extend([format!("--store={pool}&namespace={name}"), "--standby=1".to_owned()]);
+    }
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    Cluster::with(dir, nodes, &flags)
 }
 
 fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {

@@ -1,5 +1,5 @@
 //! Writes to `k` nodes, or stripes over `k + m`, by each of the
-//! [`protocols`](super::protocols) (NetDFS V B and VI C).
+//! `protocols` (NetDFS V B and VI C).
 //!
 //! All nodes are processes of their own over loopback UDP, with stores in memory; protocols, sizes
 //! and numbers of copies take turns. A write is over when all nodes have it. What a node does when

@@ -477,7 +477,7 @@ impl Description {
 
     /// A path of it.
     pub(crate) fn path(&self, path: &Path) -> PathBuf {
-        self.file.parent().unwrap_or(Path::new("")).join(path)
+        self.file.parent().unwrap_or_else(|| Path::new("")).join(path)
     }
 
     /// The cluster's key.
