@@ -25,7 +25,7 @@ use crate::copies::{Away, lay_out};
 use crate::crash::{Mode, Worker};
 use crate::ensemble::ensemble;
 use crate::pulse::{Beats, Pulse};
-use crate::standby::serving;
+use crate::standby::one_serves;
 use crate::{Result, Side, Volume, context};
 
 /// Nodes of the cluster.
@@ -430,9 +430,10 @@ impl Killer<'_> {
 
     /// The server that serves stands still, and another takes over.
     fn stands_still(&mut self) -> Result<String> {
-        let server = serving(self.cluster)?;
+        let server = one_serves(self.cluster, None)?;
         let stopped = Away::stop(self.cluster, &[&server])?;
-        let what = format!("stopped {server}");
+        let other = one_serves(self.cluster, Some(&server))?;
+        let what = format!("stopped {server}, {other} took over");
         self.goes_on(&[], &what)?;
         drop(stopped);
         self.cluster.wait()?;

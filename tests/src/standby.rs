@@ -109,10 +109,7 @@ impl Names {
 }
 
 /// The server that serves, by what `status` says.
-///
-/// # Errors
-/// None does, or a part does not answer.
-pub fn serving(cluster: &Cluster) -> Result<String> {
+fn serving(cluster: &Cluster) -> Result<String> {
     let status = cluster.status()?;
     let of = |role: &&&str| status["parts"][**role]["part"].is_object();
     let found = ["meta", "meta.2"].iter().find(of).map(|role| (*role).to_owned());
@@ -124,8 +121,11 @@ fn signal(pid: u64, signal: Signal) -> Result<()> {
     context(kill_process(pid, signal), || format!("a signal to {pid:?}"))
 }
 
-/// One of the servers serves; which.
-fn one_serves(cluster: &Cluster, but: Option<&str>) -> Result<String> {
+/// One of the servers serves, another one than this; which.
+///
+/// # Errors
+/// None does, for long.
+pub fn one_serves(cluster: &Cluster, but: Option<&str>) -> Result<String> {
     let mut last = Err("nobody looked".to_owned());
     let serves = wait_until(STALL, || {
         last = serving(cluster);

@@ -257,6 +257,16 @@ pub(super) const LONG: &[Stage] = &[
         Action::Command(&["scripts/test-zookeeper", "target/test-fast", "--minutes=20"]),
     ),
     piece(
+        "shared-soak-standby",
+        "fifteen minutes of that with two metadata servers on a pool, of which one takes over",
+        Action::Command(&[
+            "scripts/test-rados",
+            "target/test-fast",
+            "--parts=soak",
+            "--minutes=15",
+        ]),
+    ),
+    piece(
         "shared-stopped",
         "a DPU side that is stopped for longer than its lease has its host read nothing old",
         Action::Command(&["target/test-fast/shared", "--only=stopped"]),
