@@ -91,6 +91,12 @@ impl Filled<'_> {
 /// Of each member the boot in which it doubts what it has of a file, if it does.
 type Doubts = Vec<Option<u64>>;
 
+/// What members said of some strips: what they have, and what of it is damaged.
+struct Said {
+    pages: Vec<Vec<Claim>>,
+    damaged: Vec<BTreeSet<u64>>,
+}
+
 /// What becomes of a strip.
 #[derive(Clone, Copy)]
 pub(crate) struct Strip {
@@ -119,6 +125,24 @@ impl Sealed {
         let all_vote = sound < self.spread.layout.suffice();
         let voters = active.into_iter().filter(|(_, (_, doubts))| all_vote || doubts.is_none());
         (voters.map(|(claim, _)| claim).collect(), all_vote)
+    }
+
+    /// What is damaged at some members has a say all the same, as it was taken there: it is only
+    /// read where it is whole, and given to them. The ranks that are given it: nobody, where too few
+    /// have it whole; then it stays as it is.
+    fn without(&self, strip: Strip, claims: &[Claim], damaged: u32) -> (Strip, u32) {
+        if damaged == 0 {
+            return (strip, 0);
+        }
+        let suffice = self.spread.layout.suffice();
+        let is_whole = |(claim, fills): (&Claim, &bool)| !fills && has(claim, strip.version);
+        let all = ranks_of(claims.iter().zip(&self.fills).map(is_whole));
+        let sources = [strip.sources & !damaged, all & !damaged];
+        let enough = sources.into_iter().find(|some| some.count_ones() as usize >= suffice);
+        match enough.filter(|_| strip.version != Version::default()) {
+            Some(sources) => (Strip { sources, ..strip }, damaged),
+            None => (strip, 0),
+        }
     }
 
     /// By what those say that have a say. If all doubt nobody must have a version for it to go
@@ -303,7 +327,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             }
             doubting = doubts;
             let known = known_to(&pages);
-            let given = self.decide_some(&sealed, (&pages, &doubting), known, &mut room).await?;
+            let said = Said {
+                damaged: self.damaged_strips(members, object, first, &doubting).await?,
+                pages,
+            };
+            let given = self.decide_some(&sealed, (&said, &doubting), known, &mut room).await?;
             lacked.extend(given);
             next = known.and_then(|known| known.checked_add(1));
         }
@@ -471,6 +499,27 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         join_all(asked.collect()).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
+    /// Which strips from one on members that doubt have found damaged.
+    async fn damaged_strips(
+        &self,
+        members: &[Coordinate],
+        object: u64,
+        from: u64,
+        doubting: &Doubts,
+    ) -> Result<Vec<BTreeSet<u64>>> {
+        let call = Call::Damaged { object, from };
+        let asked = members.iter().zip(doubting).map(async |(member, doubts)| {
+            if doubts.is_none() {
+                return Ok(BTreeSet::new());
+            }
+            match self.ask_node(member.node, &call).await? {
+                Reply::Claims(claims) => Ok(claims.iter().map(|claim| claim.strip).collect()),
+                _ => Err(Errno::EPROTO),
+            }
+        });
+        join_all(asked.collect()).await.into_iter().collect()
+    }
+
     /// What each member has of the strips from one on, as many as it says at once.
     async fn claims_of(
         &self,
@@ -497,7 +546,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     async fn decide_some(
         &self,
         sealed: &Sealed,
-        (pages, doubts): (&[Vec<Claim>], &Doubts),
+        (Said { pages, damaged }, doubts): (&Said, &Doubts),
         last: Option<u64>,
         room: &mut usize,
     ) -> Result<BTreeSet<usize>> {
@@ -510,9 +559,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         for number in strips.collect::<BTreeSet<u64>>() {
             let claims: Vec<Claim> = pages.iter().map(|page| claim_of(page, number)).collect();
             let strip = sealed.decide(number, &claims, doubts)?;
+            let is_damaged = |at: &BTreeSet<u64>| at.contains(&number);
+            let damaged = ranks_of(damaged.iter().map(is_damaged));
+            let (strip, damaged) = sealed.without(strip, &claims, damaged);
             for ((rank, claim), told) in claims.iter().enumerate().zip(&mut told) {
-                let pends = claim.pending.is_some_and(|taken| taken.version == strip.version);
-                if !pends && claim.stable != strip.version {
+                let has_it = !is_among(damaged, rank) && has(claim, strip.version);
+                if !has_it {
                     lacking.push((rank, strip));
                 } else if claim.pending.is_some() {
                     told.push(Decided { strip: number, version: strip.version });
@@ -578,9 +630,23 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 }
 
+/// Whether a member has a version, be it known to be done or not.
+fn has(claim: &Claim, version: Version) -> bool {
+    claim.stable == version || claim.pending.is_some_and(|taken| taken.version == version)
+}
+
+/// The ranks for which it is so.
+fn ranks_of(is: impl Iterator<Item = bool>) -> u32 {
+    is.enumerate().filter(|(_, is)| *is).fold(0, |all, (rank, _)| all | 1 << rank)
+}
+
+fn is_among(ranks: u32, rank: usize) -> bool {
+    u32::try_from(rank).is_ok_and(|rank| ranks.checked_shr(rank).unwrap_or(0) & 1 == 1)
+}
+
 /// Whether a rank is among those.
 pub(crate) fn is_in(ranks: u16, rank: usize) -> bool {
-    u32::try_from(rank).is_ok_and(|rank| ranks.checked_shr(rank).unwrap_or(0) & 1 == 1)
+    is_among(ranks.into(), rank)
 }
 
 /// Whether a member says anything of a strip.

@@ -22,6 +22,8 @@ use crate::nodes::QUICK;
 
 /// All objects of a node.
 const ALL: u64 = u64::MAX;
+/// Files that are mended in a round.
+const MENDED: usize = 16;
 /// Files that are looked at at a time.
 const FILES: usize = 1024;
 
@@ -124,13 +126,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// Files of which nodes have something damaged get it from the others.
+    /// Files of which nodes have something damaged get it from the others; of one that cannot be
+    /// given it its file goes on without.
     async fn mend_damage(&self) {
         let damaged = if is_planted(Fault::Rotten) { Vec::new() } else { self.chores().damaged() };
+        let now = self.net().now();
+        let due = |(_, ino): &(u16, Ino)| self.chores().may_mend(*ino, now);
+        let damaged: Vec<(u16, Ino)> = damaged.into_iter().filter(due).take(MENDED).collect();
         for (node, ino) in damaged {
-            if !self.chores().is_due_again(ino, self.net().now()) {
-                continue;
-            }
             match self.mend_damage_at(node, ino).await {
                 Ok(true) => {
                     tracing::warn!(%ino, node, "what a node had damaged of a file is mended")
@@ -138,24 +141,45 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 Ok(false) => {}
                 Err(errno) => {
                     tracing::warn!(%ino, node, %errno, "what is damaged cannot be mended yet");
+                    let without = self.go_on_without(node, ino).await;
+                    tracing::debug!(%ino, node, ?without, "a file goes on without it");
                 }
             }
             // Damage that all copies have is found again.
-            self.chores().try_later(ino, self.net().now(), LATER);
+            let later = self.net().now().after(LATER);
+            self.chores().mend_later(ino, later);
         }
     }
 
     /// Whether a node doubts a file no more. Of one without copies there is nothing better.
     async fn mend_damage_at(&self, node: u16, ino: Ino) -> Result<bool> {
-        if !self.ends_doubt(node, ino).await? {
-            return Ok(false);
-        }
         let object = ino.0;
-        match self.ask_node(node, &Call::Doubts { object }).await? {
-            Reply::Number(boot) => self.ask_node(node, &Call::Trust { object, boot }).await?,
-            _ => return Ok(true),
-        };
-        Ok(false)
+        let doubts = Call::Doubts { object };
+        let Reply::Number(boot) = self.ask_node(node, &doubts).await? else { return Ok(false) };
+        if !self.ends_doubt(node, ino).await? {
+            return Err(Errno::EAGAIN);
+        }
+        let is_mended = self.ask_node(node, &doubts).await? == Reply::Done;
+        if !is_mended {
+            // In another boot it doubts all, and this is not believed.
+            self.ask_node(node, &Call::Trust { object, boot }).await?;
+        }
+        Ok(is_mended)
+    }
+
+    /// A file goes on without a member that answers, and has something damaged.
+    async fn go_on_without(&self, node: u16, ino: Ino) -> Result<()> {
+        if self.waits_for_heir(ino, NOBODY) {
+            return Err(Errno::EAGAIN);
+        }
+        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
+        self.give_up(ino, None).await?;
+        let _mending = self.mends().exclusive(ino).await;
+        self.delegations().must_resolve(ino);
+        let fence = self.delegations().raise(ino)?;
+        let spread = self.volume().spread(ino).await?;
+        let without = Filled { without: Some(node), ..Filled::default() };
+        self.make_equal(spread, fence, without).await.map(drop)
     }
 
     async fn fill_some(&self) -> Result<()> {

@@ -93,6 +93,8 @@ pub(crate) struct Chores {
     doubting: BTreeMap<u16, u64>,
     /// Nodes that found damage, and in which objects.
     damaged: BTreeMap<u16, Vec<u64>>,
+    /// Files of which something was mended, or could not be, and until when they are let alone.
+    mended: BTreeMap<Ino, Time>,
     /// Files of which a member was not reached, which, and when that was said.
     unreached: BTreeMap<Ino, (u16, Time)>,
     /// Nodes that are given units of files with parities, and which.
@@ -154,6 +156,17 @@ impl Chores {
         };
     }
 
+    /// Whether a file of which something is damaged may be mended now.
+    pub(crate) fn may_mend(&self, ino: Ino, now: Time) -> bool {
+        self.mended.get(&ino).is_none_or(|until| *until <= now)
+    }
+
+    /// It is not before then.
+    pub(crate) fn mend_later(&mut self, ino: Ino, until: Time) {
+        self.mended.retain(|_, other| other.after(LATER) > until);
+        self.mended.insert(ino, until);
+    }
+
     /// Objects that a node says are damaged there.
     pub(crate) fn damaged_at(&mut self, node: u16, objects: Vec<u64>) {
         if objects.is_empty() {
@@ -201,11 +214,10 @@ impl Chores {
     /// not long ago.
     pub(crate) fn is_unreached(&mut self, ino: Ino, member: Option<u16>, now: Time) -> Option<u16> {
         self.unreached.retain(|_, (_, at)| now.since(*at) < UNREACHED);
-        let before = self.unreached.remove(&ino);
-        if let Some(member) = member {
-            self.unreached.insert(ino, (member, now));
-        }
-        member.filter(|member| before.is_some_and(|(before, _)| before == *member))
+        // Who asks again need not say it again.
+        let member = member?;
+        let before = self.unreached.insert(ino, (member, now));
+        before.is_some_and(|(before, _)| before == member).then_some(member)
     }
 
     pub(crate) fn is_due_again(&self, ino: Ino, now: Time) -> bool {

@@ -27,8 +27,8 @@ use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Layout, Reply};
 use outboard_wire::shared::{Coordinate, FAN_MAX, Peer};
 
-use crate::Meta;
 use crate::nodes::QUICK;
+use crate::{Meta, power};
 
 const PREFIX: &[u8] = b"map";
 const MOVED: &[u8] = b"moved";
@@ -120,7 +120,7 @@ pub async fn made_with<K: Kv, M: Medium>(
     }
     let nodes = match known {
         Some(known) => known,
-        None if kvfs.opening() > 1 => return Ok(Made::Before),
+        None if power::was_served(kvfs).await? => return Ok(Made::Before),
         None => described,
     };
     let value = nodes.iter().flat_map(|node| node.to_le_bytes());

@@ -58,6 +58,11 @@ pub(crate) async fn look<K: Kv, M: Medium>(
     Ok(Losses(loss))
 }
 
+/// Whether the volume was served before.
+pub(crate) async fn was_served<K: Kv, M: Medium>(kvfs: &Kvfs<K, M>) -> Result<bool> {
+    Ok(!kvfs.notes(BOOT, None).await?.is_empty())
+}
+
 fn boot_note(boot: u64, has_ended: bool) -> [u8; 9] {
     let mut note = [u8::from(has_ended); 9];
     let (number, _) = note.split_at_mut(8);

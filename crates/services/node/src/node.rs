@@ -289,6 +289,9 @@ impl<M: Medium> Node<M> {
                 Reply::Claims(lacking)
             }
             Call::Doubts { object } => self.doubts(object),
+            Call::Damaged { object, from } => {
+                Reply::Claims(store.damaged_strips(object, from, CLAIMS_MAX))
+            }
             Call::Trust { boot, .. } if boot != self.0.options.boot => {
                 // Who says so found out before power was lost.
                 Reply::Failed(Errno::ESTALE)
@@ -339,7 +342,8 @@ impl<M: Medium> Node<M> {
     }
 
     fn doubt_damage(&self) {
-        self.rules().doubt_damage(&self.0.store.damaged());
+        let damaged = self.0.store.damaged();
+        self.rules().doubt_damage(&damaged);
     }
 
     /// What is here of an object, or of all, is what all who have copies have.

@@ -204,8 +204,9 @@ impl<M: Medium> Serving<'_, M> {
         };
         if heads.capability.strategy != Strategy::Single {
             self.store.find_damage(heads.capability.object, range).await;
+            let damaged = self.store.damaged();
             let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-            rules.doubt_damage(&self.store.damaged());
+            rules.doubt_damage(&damaged);
         }
     }
 

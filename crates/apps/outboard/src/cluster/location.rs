@@ -132,10 +132,14 @@ impl Location {
     /// Whether it is the volume that is remembered, by the number of its cluster: its server may be
     /// elsewhere now, and others may stand by.
     fn is_of(&self, was: &Remembered) -> bool {
+        let Some(cluster) = was.cluster else { return self.whole() == was.location };
         let known = Location::parse(&was.location).ok().flatten();
         let volume = known.is_some_and(|known| known.volume == self.volume);
-        let cluster = read_key(&self.key).ok().map(|key| key.cluster);
-        volume && cluster.is_some() && cluster == was.cluster || self.whole() == was.location
+        match read_key(&self.key) {
+            Ok(key) => volume && key.cluster == cluster,
+            // What is wrong with it is said later.
+            Err(_) => self.whole() == was.location,
+        }
     }
 
     /// With paths that mean the same anywhere.

@@ -461,8 +461,13 @@ pub enum Call {
     Settle { capability: Capability, sequence: u32 },
     /// Whether it may lack what it has acknowledged of this object, which others have copies of, as
     /// it has lost power since, and was not told to trust it; of any object, if all bits are set.
-    /// Those it does not serve. Reply: `Number`, its boot; `Done` if it does not doubt.
+    /// Those it does not serve, nor those of which it found something damaged. Reply: `Number`, its
+    /// boot; `Done` if it does not doubt. Asked of any, and where damage is all that it doubts:
+    /// `Objects`, the damaged ones, by their numbers alone.
     Doubts { object: u64 },
+    /// Which strips of an object, from this number on, it found damaged, some of them, in order.
+    /// Reply: `Claims`.
+    Damaged { object: u64, from: u64 },
     /// What it has of this object, if it is still in this boot, is what all who have copies have;
     /// of all objects, if all bits are set. Reply: `Done`.
     Trust { object: u64, boot: u64 },

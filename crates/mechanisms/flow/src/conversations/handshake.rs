@@ -186,7 +186,7 @@ impl State {
         let refuses = |(_, refusals): &(SocketAddrV4, u32)| *refusals >= REFUSALS;
         if attempt.until <= now {
             // The others are silent, as servers are that stand by.
-            let is_refused = attempt.places.iter().any(refuses);
+            let is_refused = link.places.len() > 1 && attempt.places.iter().any(refuses);
             self.close_attempt(peer);
             let why = if is_refused { Gone::Refused } else { Gone::Unanswered };
             return self.give_up(peer, why);

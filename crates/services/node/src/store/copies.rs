@@ -97,17 +97,25 @@ impl<M: Medium> Store<M> {
     }
 
     /// What is here of the strips of an object from number `from` on, in their order, so many at
-    /// most. Strips that were never written, of which nothing is left, or that are damaged, are not
-    /// among them.
+    /// most. Strips that were never written, or of which nothing is left, are not among them.
     pub async fn claims(&self, object: u64, from: u64, most: usize) -> Vec<Claim> {
         let _shared = self.locks.shared_on(Ino(object), 0..u64::MAX).await;
         self.settled().await;
         let state = self.shared.state();
         let Some(entry) = state.index.objects.get(&object) else { return Vec::new() };
         let is_there = |(_, strip): &(&u64, &Strip)| strip.pending.is_some() || strip.holds_any();
-        let is_whole = |(index, _): &(&u64, &Strip)| !state.is_damaged((object, **index));
-        let strips = entry.strips.range(from..).filter(is_there).filter(is_whole).take(most);
+        let strips = entry.strips.range(from..).filter(is_there).take(most);
         strips.map(|(index, _)| claim(Some(entry), *index)).collect()
+    }
+
+    /// The same of those of its strips that were found damaged, and not written over since.
+    #[must_use]
+    pub fn damaged_strips(&self, object: u64, from: u64, most: usize) -> Vec<Claim> {
+        let state = self.shared.state();
+        let entry = state.index.objects.get(&object);
+        let known = state.damaged.range((object, from)..=(object, u64::MAX)).map(|(at, _)| *at);
+        let strips = known.filter(|at| state.is_damaged(*at)).take(most);
+        strips.map(|(_, index)| claim(entry, index)).collect()
     }
 
     /// Each of these strips has this version and nothing newer: what is pending is stable, or

@@ -278,6 +278,7 @@ fn damage_is_mended() {
     for strategy in [Ring, BinaryTree, Parity] {
         assert!(directed::damage_is_mended(strategy, None), "{strategy:?}");
         assert!(!directed::damage_is_mended(strategy, Some(Fault::Rotten)), "{strategy:?}");
+        assert!(directed::damage_takes_nothing_back(strategy), "{strategy:?}");
     }
 }
 

@@ -214,6 +214,7 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Doubts { object: 0x11 }, hex("4c 1100000000000000")),
         (Call::Undone { ino: Ino(0x11), fence: 2 }, hex("19 1100000000000000 0200000000000000")),
         (Call::Trust { object: 0x11, boot: 3 }, hex("4d 1100000000000000 0300000000000000")),
+        (Call::Damaged { object: 0x11, from: 3 }, hex("4e 1100000000000000 0300000000000000")),
         (Call::Flush, hex("45")),
         (Call::Space, hex("46")),
         (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),

@@ -407,6 +407,7 @@ choices! { Call [0]
     75 Settle { capability, sequence };
     76 Doubts { object };
     77 Trust { object, boot };
+    78 Damaged { object, from };
     80 Beat { session };
     81 List { prefix };
     82 Put { name, value, version, session };

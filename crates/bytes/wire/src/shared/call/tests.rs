@@ -439,6 +439,7 @@ fn any_of_copies() -> impl Values<Value = Call> {
             Just(Call::Undone { ino, fence }),
             Just(Call::Doubts { object }),
             Just(Call::Trust { object, boot: fence }),
+            Just(Call::Damaged { object, from: fence }),
         ]
     });
     prop_oneof![settle, resolve, few]

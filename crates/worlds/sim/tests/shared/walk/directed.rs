@@ -414,3 +414,22 @@ pub(crate) fn damage_is_mended(strategy: Strategy, rule: Option<Rule>) -> bool {
         found.is_ok_and(|answer| answer.payload.bytes() == bytes(1, MUCH).as_slice())
     })
 }
+
+/// A write is answered and not known to be done; then a member's bytes are damaged, and its writer
+/// dies. What the member took it still took: the write stays.
+pub(crate) fn damage_takes_nothing_back(strategy: Strategy) -> bool {
+    let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
+    let mut story = Story::new(None, way, |_| ());
+    let write = story.write(ONE, 0, MUCH, 1);
+    story.does(ONE, write);
+    let (ino, fh) = (story.ino, story.fh(ONE));
+    story.does(ONE, Ask::Fsync { ino, fh });
+    let write = story.write(ONE, 0, SOME, 2);
+    story.does(ONE, write);
+    story.walk.world.rots(NODES[0]);
+    story.until(Duration::from_secs(2), |_| false);
+    story.walk.kill(CLIENTS[ONE], false, Duration::from_millis(50));
+    let found = story.reads(OTHER, 0, MUCH);
+    let (head, tail) = found.split_at(SOME as usize);
+    head == bytes(2, SOME) && tail == &bytes(1, MUCH)[SOME as usize..]
+}
