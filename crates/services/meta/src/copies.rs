@@ -127,9 +127,9 @@ impl Sealed {
         (voters.map(|(claim, _)| claim).collect(), all_vote)
     }
 
-    /// What is damaged at some members has a say all the same, as it was taken there: it is only
-    /// read where it is whole, and given to them. The ranks that are given it: nobody, where too few
-    /// have it whole; then it stays as it is.
+    /// What is damaged at some members has a say all the same, as it was taken there: it is read
+    /// where it is whole, and given to them. The strip with its sources, and the ranks that are
+    /// given it: nobody, where too few have it whole; then it stays as it is.
     fn without(&self, strip: Strip, claims: &[Claim], damaged: u32) -> (Strip, u32) {
         if damaged == 0 {
             return (strip, 0);
