@@ -305,11 +305,7 @@ impl<M: Medium> Node<M> {
                 let (object, fence) = store.newest();
                 Reply::Object(Object { object, end: 0, fence, bytes: 0 })
             }
-            Call::Verify { object } => {
-                let damaged = store.verify(object).await?;
-                self.doubt_damage();
-                Reply::Number(damaged)
-            }
+            Call::Verify { object } => Reply::Number(self.verify(object).await?),
             Call::Keys { keys, revoked } => {
                 let mut rules = self.rules();
                 rules.set_revoked(&revoked);
@@ -339,6 +335,13 @@ impl<M: Medium> Node<M> {
             _ => boot,
         };
         self.doubt(told).unwrap_or(Reply::Done)
+    }
+
+    /// Damaged grains of an object, which is doubted if it has any.
+    async fn verify(&self, object: u64) -> Result<u64, Reason> {
+        let damaged = self.0.store.verify(object).await?;
+        self.doubt_damage();
+        Ok(damaged)
     }
 
     fn doubt_damage(&self) {
