@@ -458,12 +458,14 @@ impl<N: Net> Data<N> {
             self.may_ask()?;
             match self.net.request(peer, heads, data).await {
                 Ok((Answer { outcome: Err(Reason::Busy), .. }, _)) => {}
-                Ok((Answer { outcome: Err(reason), rank, .. }, _)) => {
-                    if reason == Reason::Unreached {
-                        self.is_unreached(heads, rank);
-                    }
-                    return Err(reason.into());
+                // Others take it: whether the file goes on without this one is to be decided.
+                Ok((Answer { outcome: Err(Reason::Unreached | Reason::Medium), rank, .. }, _))
+                    if !is_alone =>
+                {
+                    self.cannot_take(heads, peer, rank);
+                    return Err(DataError::Undecided);
                 }
+                Ok((Answer { outcome: Err(reason), .. }, _)) => return Err(reason.into()),
                 Ok(answered) => return Ok(answered),
                 Err(outboard_flow::Gone::Refused) => return Err(DataError::Gone),
                 Err(_) => {
@@ -480,14 +482,19 @@ impl<N: Net> Data<N> {
         }
     }
 
-    /// A member was not reached by the one that passes writes on to it. Of a stripe it may be one
-    /// that had no room for its unit: who brings each its unit finds out.
-    fn is_unreached(&self, heads: &Heads, rank: u8) {
-        if let Target::Write(write) = &heads.target
-            && write.strategy != Strategy::Parity
-            && let Some(member) = write.coordinates.as_slice().get(usize::from(rank))
-        {
-            self.places.is_unreached(heads.capability.object, member.node);
+    /// A member was not reached by the one that passes writes on to it, or its medium fails. Of a
+    /// stream it may be one that had no room for its unit: who brings each its unit finds out.
+    fn cannot_take(&self, heads: &Heads, peer: Peer, rank: u8) {
+        let node = match (&heads.target, peer) {
+            (Target::Write(WriteHead { strategy: Strategy::Parity, .. }), _) => None,
+            (Target::Write(write), _) if write.strategy != Strategy::Single => {
+                write.coordinates.as_slice().get(usize::from(rank)).map(|member| member.node)
+            }
+            (_, Peer::Node(node)) => Some(node),
+            _ => None,
+        };
+        if let Some(node) = node {
+            self.places.is_unreached(heads.capability.object, node);
         }
     }
 

@@ -287,7 +287,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// Seals a file, as it is since the fence was raised, at its members; then all hold the same of
     /// it, also those that are filled, and what that is. Those that doubted it trust it. Who does
-    /// not answer is left out, if one that does not doubt stays.
+    /// not answer is left out, if one that does not doubt stays; so is who could not take what it
+    /// lacks the last two times.
     ///
     /// # Errors
     /// `EAGAIN` if somebody else seals it meanwhile, `EIO` if too few answer, or one that is to
@@ -298,6 +299,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         fence: u64,
         fills: Filled<'_>,
     ) -> Result<(Vec<Object>, Spread)> {
+        let ino = spread.attr.ino;
+        let unreached = self.data().take_unreached(ino.0);
+        let again = self.chores().is_unreached(ino, unreached, self.net().now());
+        let fills = Filled { without: fills.without.or(again), ..fills };
         let equal = self.try_to_make_equal(spread, fence, fills).await;
         equal.map_err(|errno| if errno == Errno::ESTALE { Errno::EAGAIN } else { errno })
     }
@@ -314,7 +319,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let is_coded = is_coded(&sealed.spread.layout);
         if is_coded {
             // What goes forward goes over what is not there at enough of them.
-            self.in_time(self.data().flush(members.iter().map(peer))).await?;
+            self.flush_members(object, members).await?;
         }
         let (mut next, mut lacked) = (Some(0), BTreeSet::new());
         let mut doubting: Doubts = vec![None; members.len()];
@@ -351,7 +356,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             found = self.cut_behind(&sealed, found, end).await?;
         }
         if !fills.is_nobody() || is_coded || doubting.iter().any(Option::is_some) {
-            self.in_time(self.data().flush(members.iter().map(peer))).await?;
+            self.flush_members(object, members).await?;
             self.trust(&sealed, &doubting).await?;
         }
         Ok((found, sealed.spread))
@@ -392,7 +397,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         (stay, ranks): (&[Coordinate], u16),
         seal: Option<u64>,
     ) -> Result<()> {
-        self.in_time(self.data().flush(stay.iter().map(peer))).await?;
+        self.flush_members(ino.0, stay).await?;
         let _change = self.changes().exclusive(ino).await;
         let fence = match seal {
             Some(fence) => fence,
@@ -476,6 +481,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ) -> Result<T> {
         let done = self.within(PATIENCE, work).await;
         done.ok_or(Errno::EIO)?.map_err(|_| Errno::EIO)
+    }
+
+    async fn flush_members(&self, object: u64, members: &[Coordinate]) -> Result<()> {
+        self.in_time(self.data().flush_members(object, members.iter().map(peer))).await
     }
 
     async fn who_doubts(&self, members: &[Coordinate], object: u64) -> Result<Doubts> {

@@ -26,6 +26,8 @@ const ALL: u64 = u64::MAX;
 const MENDED: usize = 16;
 /// Files that are looked at at a time.
 const FILES: usize = 1024;
+/// How often a member that cannot take what it lacks is named before it is left out.
+const NAMED: usize = 2;
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// Asks all nodes for a sign of life, and whether they doubt what they have.
@@ -126,8 +128,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// Files of which nodes have something damaged get it from the others; of one that cannot be
-    /// given it its file goes on without.
+    /// Files of which nodes have something damaged get it from the others; without one that cannot
+    /// be given it its file goes on.
     async fn mend_damage(&self) {
         let damaged = if is_planted(Fault::Rotten) { Vec::new() } else { self.chores().damaged() };
         let now = self.net().now();
@@ -136,13 +138,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         for (node, ino) in damaged {
             match self.mend_damage_at(node, ino).await {
                 Ok(true) => {
-                    tracing::warn!(%ino, node, "what a node had damaged of a file is mended")
+                    tracing::warn!(%ino, node, "a node has again what others have whole of a file")
                 }
                 Ok(false) => {}
                 Err(errno) => {
                     tracing::warn!(%ino, node, %errno, "what is damaged cannot be mended yet");
-                    let without = self.go_on_without(node, ino).await;
-                    tracing::debug!(%ino, node, ?without, "a file goes on without it");
                 }
             }
             // Damage that all copies have is found again.
@@ -160,26 +160,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             return Err(Errno::EAGAIN);
         }
         let is_mended = self.ask_node(node, &doubts).await? == Reply::Done;
-        if !is_mended {
+        if !is_mended && !self.is_left_out(node, ino).await {
             // In another boot it doubts all, and this is not believed.
             self.ask_node(node, &Call::Trust { object, boot }).await?;
         }
         Ok(is_mended)
     }
 
-    /// A file goes on without a member that answers, and has something damaged.
-    async fn go_on_without(&self, node: u16, ino: Ino) -> Result<()> {
-        if self.waits_for_heir(ino, NOBODY) {
-            return Err(Errno::EAGAIN);
-        }
-        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
-        self.give_up(ino, None).await?;
-        let _mending = self.mends().exclusive(ino).await;
-        self.delegations().must_resolve(ino);
-        let fence = self.delegations().raise(ino)?;
-        let spread = self.volume().spread(ino).await?;
-        let without = Filled { without: Some(node), ..Filled::default() };
-        self.make_equal(spread, fence, without).await.map(drop)
+    /// Whether a file goes on without a node, which is given all it lacks once it can take it.
+    async fn is_left_out(&self, node: u16, ino: Ino) -> bool {
+        let spread = self.volume().spread(ino).await;
+        spread.is_ok_and(|spread| {
+            spread.lacking != 0 && self.nodes_of(&spread).iter().all(|member| member.node != node)
+        })
     }
 
     async fn fill_some(&self) -> Result<()> {
@@ -319,7 +312,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         self.give_up(ino, None).await?;
         let _mending = self.mends().exclusive(ino).await;
         self.delegations().must_resolve(ino);
+        let mut resolved = self.try_to_resolve(ino).await;
+        for _ in 0..NAMED {
+            // Who cannot take what it lacks is left out once it is named again.
+            if resolved == Err(Errno::EIO) {
+                resolved = self.try_to_resolve(ino).await;
+            }
+        }
         // One that nobody can decide is no better for being doubted.
-        Ok(matches!(self.try_to_resolve(ino).await, Ok(()) | Err(Errno::EUCLEAN)))
+        Ok(matches!(resolved, Ok(()) | Err(Errno::EUCLEAN)))
     }
 }

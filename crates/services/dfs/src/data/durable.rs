@@ -1,5 +1,6 @@
 //! What nodes have answered becomes durable, or it is known that it is lost.
 
+use outboard_base::Errno;
 use outboard_base::task::try_join_abreast;
 use outboard_flow::Net;
 use outboard_wire::shared::Peer;
@@ -32,6 +33,19 @@ impl<N: Net> Data<N> {
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
         self.flush_or_give_up(nodes, Patience::ForEver).await
+    }
+
+    /// What these members of an object have answered becomes durable.
+    ///
+    /// # Errors
+    /// [`DataError::Undecided`] if one does not answer, or its medium fails: it is named
+    /// ([`Data::take_unreached`]).
+    pub async fn flush_members(
+        &self,
+        object: u64,
+        members: impl Iterator<Item = Peer>,
+    ) -> Result<(), DataError> {
+        self.flush_or_give_up(members, Patience::OnceFor(object)).await
     }
 
     async fn flush_or_give_up(
@@ -130,6 +144,13 @@ impl<N: Net> Data<N> {
                 match self.net.call(peer, call.clone()).await {
                     Ok(reply) => {
                         let reply = Reply::decode(&reply).map_err(|_| DataError::Medium)?;
+                        if let (Patience::OnceFor(object), Peer::Node(node)) = (patience, peer)
+                            && reply == Reply::Failed(Errno::EIO)
+                        {
+                            // Its medium fails; others have the same.
+                            self.places.is_unreached(object, node);
+                            return Err(DataError::Undecided);
+                        }
                         if let (true, Reply::Number(boot)) = (flushes, &reply) {
                             self.unsynced.flushed(peer, when, *boot);
                         }

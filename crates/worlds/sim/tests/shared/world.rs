@@ -411,6 +411,12 @@ impl World {
         (0..8 << 20).step_by(4096).for_each(|at| data.corrupt(at));
     }
 
+    /// The disk of a node takes no bytes any more.
+    pub(crate) fn takes_nothing(&mut self, place: usize) {
+        let [_, data] = &self.places[place].disk.media;
+        data.set_faults(mem::Faults { write_fails: 1, ..delays() });
+    }
+
     /// The process dies; with `power` what was not flushed is lost, too.
     pub(crate) fn kill(&mut self, place: usize, power: bool) {
         self.note(format_args!("place {place} dies{}", if power { ", power is lost" } else { "" }));

@@ -433,3 +433,34 @@ pub(crate) fn damage_takes_nothing_back(strategy: Strategy) -> bool {
     let (head, tail) = found.split_at(SOME as usize);
     head == bytes(2, SOME) && tail == &bytes(1, MUCH)[SOME as usize..]
 }
+
+/// A member's disk takes nothing any more, and what it had of a file may be damaged: the file goes
+/// on without it. (Writes and syncs failed with `EIO`, and who wanted the file where it was damaged
+/// waited for 20 s for the member to be given what it could not take, and then heard the same.)
+pub(crate) fn a_disk_that_fails_holds_nobody_up(strategy: Strategy, rots: bool) -> bool {
+    let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
+    let mut story = Story::new(None, way, |_| ());
+    let write = story.write(ONE, 0, MUCH, 1);
+    story.does(ONE, write);
+    let (ino, fh) = (story.ino, story.fh(ONE));
+    story.does(ONE, Ask::Fsync { ino, fh });
+    if rots {
+        story.walk.world.rots(NODES[0]);
+    }
+    story.walk.world.takes_nothing(NODES[0]);
+    if rots {
+        story.until(LONG, |_| false);
+    }
+    let begun = story.now();
+    let write = story.write(ONE, 0, SOME, 2);
+    story.begins(ONE, write);
+    story.waits(ONE);
+    story.begins(ONE, Ask::Fsync { ino, fh });
+    story.waits(ONE);
+    let took = story.now().since(begun);
+    let found = story.reads(OTHER, 0, MUCH);
+    let (head, tail) = found.split_at(SOME as usize);
+    head == bytes(2, SOME)
+        && tail == &bytes(1, MUCH)[SOME as usize..]
+        && took < Duration::from_secs(3)
+}
