@@ -1,7 +1,8 @@
 //! Everything at once, for long: six nodes, two hosts, programs and checkers of what was answered,
 //! and kill -9 of whatever there is, in an order that a seed draws. Nothing answered is lost while
 //! no more nodes are away than the layouts bear, writes go on, and in the end all members are
-//! equal (NetDFS; DPC 4.3).
+//! equal (NetDFS; DPC 4.3). Where it is wished cables are cut, too, bytes of nodes rot, and nodes
+//! are full.
 //!
 //! At each host a program of each kind goes on in turns, in directories of one copy, of three, and
 //! of stripes: fio with its own verification, read again at the other host; sqlite3; git. Beside
@@ -9,7 +10,8 @@
 //! again under the next, and finds all that it was answered.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::cluster::Cluster;
 use crate::command::{run_limited, wait_until};
@@ -30,6 +33,8 @@ use crate::{Result, Side, Volume, context};
 
 /// Nodes of the cluster.
 pub const NODES: usize = 6;
+/// What a node takes where nodes become full, beside what who works needs.
+pub const CAPACITY: &str = "--capacity=384M";
 /// Directories and how files lie in them. Those of one copy wait for a node that is away.
 const LAYOUTS: [(&str, &str); 3] = [
     ("one", "strategy=single,width=2"),
@@ -37,6 +42,15 @@ const LAYOUTS: [(&str, &str); 3] = [
     ("parity", "strategy=parity,k=3,m=2"),
 ];
 const ONE: usize = 0;
+/// Where bytes rot: nobody else has what is damaged of a file of one copy.
+const TREE: (&str, &str) = ("tree", "strategy=tree,k=3");
+/// Where a file lies that takes all space there is.
+const FILL: (&str, &str) = ("fill", "strategy=single,width=6");
+/// Grains of a node that rot at a time: a sixth of all there are, of which most are free.
+const ROTS: usize = 8192;
+const GRAIN: u64 = 8192;
+/// How much of each is zero then.
+const ROTTEN: u64 = 4096;
 /// Nodes that may be away at a time: what the others bear.
 const BEARS: u64 = 2;
 const PROGRAMS: [&str; 3] = ["fio", "sqlite", "git"];
@@ -59,6 +73,10 @@ pub struct Wanted<'a> {
     pub ensemble: Option<&'a Path>,
     /// The mounts have a cache, of which more is handed in once a DPU side is back.
     pub is_cached: bool,
+    /// The network of each part and host is a namespace of its own: cables are cut, too.
+    pub cuts: bool,
+    /// Nodes have [`CAPACITY`]: they are filled, too, and what they have rots.
+    pub disks: bool,
     /// Where journals go.
     pub dir: &'a Path,
 }
@@ -73,6 +91,14 @@ enum Victim {
     /// A metadata server, of as many as there are.
     Server,
     Coordinator,
+    /// The cable of a node, or what goes between it and another.
+    Cable,
+    /// What goes between a host and the server.
+    Host,
+    /// Bytes of a node.
+    Bytes,
+    /// All space that the nodes have is taken for a while.
+    Space,
     /// A server of the ensemble, or the one that leads it.
     One,
     Leader,
@@ -80,15 +106,30 @@ enum Victim {
     Mount,
 }
 
+impl Victim {
+    /// Whether nodes lack something afterwards.
+    fn is_node(self) -> bool {
+        matches!(self, Victim::Nodes | Victim::Away | Victim::Cable | Victim::Bytes)
+    }
+}
+
 /// A host, as who works there sees it.
 struct Host {
     mount: PathBuf,
-    /// Odd while its mount is dead.
+    /// Odd while its mount is dead, or nodes are full.
     life: AtomicU64,
+}
+
+impl Host {
+    /// Another life begins, or ends.
+    fn turns(&self) {
+        self.life.fetch_add(1, Ordering::SeqCst);
+    }
 }
 
 struct Shared {
     hosts: Vec<Host>,
+    layouts: [(&'static str, &'static str); LAYOUTS.len()],
     stop: AtomicBool,
     /// Workers are to compare what is there.
     verify: Arc<AtomicBool>,
@@ -147,7 +188,12 @@ struct Hand {
 pub fn run(cluster: &Cluster, volumes: &mut [Volume], wanted: &Wanted<'_>) -> Result<()> {
     let mounts: Vec<PathBuf> = volumes.iter().map(Volume::mountpoint).collect();
     let first = mounts.first().ok_or("no host")?;
-    for (name, layout) in LAYOUTS {
+    let mut layouts = LAYOUTS;
+    if wanted.disks {
+        layouts[ONE] = TREE;
+    }
+    let fills = wanted.disks.then_some(FILL);
+    for (name, layout) in layouts.into_iter().chain(fills) {
         let dir = first.join(name);
         context(fs::create_dir(&dir), || format!("cannot make {}", dir.display()))?;
         lay_out(&dir, layout)?;
@@ -158,6 +204,7 @@ pub fn run(cluster: &Cluster, volumes: &mut [Volume], wanted: &Wanted<'_>) -> Re
     let hosts = mounts.into_iter().map(|mount| Host { mount, life: AtomicU64::new(0) });
     let shared = Arc::new(Shared {
         hosts: hosts.collect(),
+        layouts,
         stop: AtomicBool::new(false),
         verify: Arc::default(),
         failed: Mutex::default(),
@@ -167,7 +214,8 @@ pub fn run(cluster: &Cluster, volumes: &mut [Volume], wanted: &Wanted<'_>) -> Re
     let hands = begin(&shared, wanted)?;
     let rng = Rng::new(wanted.seed);
     let longest = Default::default();
-    Killer { cluster, volumes, shared: &shared, wanted, rng, longest, late: 0 }.run()?;
+    Killer { cluster, volumes, shared: &shared, wanted, rng, longest, late: 0, damaged: 0 }
+        .run()?;
     shared.stop.store(true, Ordering::SeqCst);
     shared.verify.store(true, Ordering::SeqCst);
     cluster.wait()?;
@@ -193,13 +241,13 @@ pub fn run(cluster: &Cluster, volumes: &mut [Volume], wanted: &Wanted<'_>) -> Re
 fn begin(shared: &Arc<Shared>, wanted: &Wanted<'_>) -> Result<Vec<Hand>> {
     let mut hands = Vec::new();
     for (host, layout, beats) in &shared.beats {
-        let name = LAYOUTS.get(*layout).map_or("", |(name, _)| *name);
+        let name = shared.layouts.get(*layout).map_or("", |(name, _)| *name);
         let place = PathBuf::from(format!("{name}/pulse-{host}"));
         let seed = wanted.seed ^ hands.len() as u64;
         hands.push(pulse(shared, *host, place, Pulse::new(seed, Arc::clone(beats))));
     }
     for (host, at) in shared.hosts.iter().zip(0..) {
-        let (name, _) = LAYOUTS.get(1 + at % 2).copied().unwrap_or_default();
+        let (name, _) = shared.layouts.get(1 + at % 2).copied().unwrap_or_default();
         let place = PathBuf::from(format!("{name}/worker-{at}"));
         let journal = wanted.dir.join(format!("journal-{at}"));
         let worker = Worker::new(&host.mount.join(&place), &journal, wanted.seed ^ at as u64)?;
@@ -267,7 +315,8 @@ struct Turns {
 
 impl Turns {
     fn once(&self, layout: usize) -> Result<()> {
-        let (name, _) = LAYOUTS.get(layout % LAYOUTS.len()).copied().unwrap_or_default();
+        let layouts = self.shared.layouts;
+        let (name, _) = layouts.get(layout % layouts.len()).copied().unwrap_or_default();
         let own = format!("{name}/{}-{}", self.verb, self.host);
         let state = self.state.join(name);
         context(fs::create_dir_all(&state), || format!("cannot make {}", state.display()))?;
@@ -314,6 +363,14 @@ struct Killer<'a> {
     longest: [Duration; LAYOUTS.len()],
     /// Rounds of nodes in which a write of a file that bears it took longer than asked.
     late: u64,
+    /// Grains that were found damaged.
+    damaged: u64,
+}
+
+/// What a check counted.
+fn counted(output: &str, what: &str) -> u64 {
+    let mut words = output.split_whitespace().skip_while(|word| *word != what);
+    words.nth(1).and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 impl Killer<'_> {
@@ -325,7 +382,7 @@ impl Killer<'_> {
             let pause = self.rng.below(2000);
             self.wait(pause)?;
             let victim = self.draw();
-            if matches!(victim, Victim::Nodes | Victim::Away) {
+            if victim.is_node() {
                 // What was away before lacks something, and counts among those that may be away.
                 self.is_healed()?;
             }
@@ -337,7 +394,7 @@ impl Killer<'_> {
             let [one, ring, parity] = longest.map(|longest| longest.as_secs_f64());
             let at = begun.elapsed().as_secs_f64();
             println!("  {at:>6.1} s  {what:<40} {one:>5.1} {ring:>5.1} {parity:>5.1} s");
-            if matches!(victim, Victim::Nodes | Victim::Away) {
+            if victim.is_node() {
                 let late = longest.iter().skip(ONE + 1).any(|longest| *longest >= ASKED);
                 self.late += u64::from(late);
                 for (all, longest) in self.longest.iter_mut().zip(longest) {
@@ -349,11 +406,13 @@ impl Killer<'_> {
             self.wait(300)?;
             self.shared.verify.store(false, Ordering::Relaxed);
         }
+        self.is_healed()?;
         let [one, ring, parity] = self.longest.map(|longest| longest.as_secs_f64());
         println!(
             "  {rounds} rounds; the longest writes beside a lost node: {one:.1} s of one copy, \
-             {ring:.1} of three, {parity:.1} of stripes; {} rounds over {ASKED:?}",
-            self.late
+             {ring:.1} of three, {parity:.1} of stripes; {} rounds over {ASKED:?}; {} grains were \
+             found damaged, and mended",
+            self.late, self.damaged
         );
         Ok(())
     }
@@ -366,7 +425,12 @@ impl Killer<'_> {
         };
         let others = [Victim::Server, Victim::Dpu, Victim::Mount];
         let nodes = [Victim::Nodes, Victim::Away, Victim::Nodes, Victim::Away];
-        let all: Vec<Victim> = nodes.iter().chain(&others).chain(of_coordinator).copied().collect();
+        let cables: &[Victim] = &[Victim::Cable, Victim::Cable, Victim::Cable, Victim::Host];
+        let disks: &[Victim] = &[Victim::Bytes, Victim::Bytes, Victim::Space];
+        let wished = [(self.wanted.cuts, cables), (self.wanted.disks, disks)];
+        let wished = wished.iter().filter(|(is_wished, _)| *is_wished).flat_map(|(_, some)| *some);
+        let all = nodes.iter().chain(&others).chain(of_coordinator).chain(wished);
+        let all: Vec<Victim> = all.copied().collect();
         *self.one_of(&all).unwrap_or(&Victim::Nodes)
     }
 
@@ -398,6 +462,10 @@ impl Killer<'_> {
                 format!("killed {}", nodes.join(" "))
             }
             Victim::Away => return self.away(),
+            Victim::Cable => return self.cuts_node(),
+            Victim::Host => return self.cuts_host(),
+            Victim::Bytes => return self.rots(),
+            Victim::Space => return self.fills(),
             Victim::Server => {
                 let servers = self.parts("meta")?;
                 let server = servers.first().ok_or("no server")?;
@@ -486,21 +554,136 @@ impl Killer<'_> {
             return Ok(format!("killed the DPU side of host {at}"));
         }
         let host = self.shared.hosts.get(at).ok_or("no host")?;
-        host.life.fetch_add(1, Ordering::SeqCst);
+        host.turns();
         volume.kill(&[side])?;
         context(volume.start(), || "starting after the kill".to_owned())?;
-        host.life.fetch_add(1, Ordering::SeqCst);
+        host.turns();
         Ok(format!("killed the mount of host {at}"))
     }
 
-    /// Nobody lacks anything any more.
-    fn is_healed(&self) -> Result<()> {
-        let mut last = String::new();
+    /// A node is cut off for seconds: from all, or from one that goes on without it.
+    fn cuts_node(&mut self) -> Result<String> {
+        let nodes = self.parts("node.")?;
+        let [node, other, ..] = nodes.as_slice() else { return Err("no two nodes".to_owned()) };
+        let from = [None, Some("meta"), Some("host.1"), Some(other.as_str())];
+        let from = self.one_of(&from).copied().flatten();
+        self.cut(node, from, 4000, |killer, what| killer.goes_on(&[ONE], what))
+    }
+
+    /// A host does not hear the server for seconds, in half of the rounds for longer than its lease:
+    /// others go on.
+    fn cuts_host(&mut self) -> Result<String> {
+        let longest = *self.one_of(&[4000, 16_000]).unwrap_or(&4000);
+        self.cut("host.1", Some("meta"), longest, |killer, what| killer.goes_on_at(1, &[], what))
+    }
+
+    /// Cuts somebody off, looks at who goes on, and heals it.
+    fn cut(
+        &mut self,
+        place: &str,
+        from: Option<&str>,
+        longest: u64,
+        looks: impl Fn(&Self, &str) -> Result<()>,
+    ) -> Result<String> {
+        let cable = from.map(|from| format!("--from={from}"));
+        let cable: Vec<&str> = [place].into_iter().chain(cable.as_deref()).collect();
+        let what = format!("cut {place} off {}", from.unwrap_or("all"));
+        self.cluster.does("cut", &cable)?;
+        looks(self, &what)?;
+        let time = self.rng.below(longest);
+        self.wait(time)?;
+        looks(self, &what)?;
+        self.cluster.does("heal", &cable)?;
+        self.cluster.wait()?;
+        self.goes_on(&[], &what)?;
+        Ok(what)
+    }
+
+    /// Bytes of a node rot on its disk; in half of the rounds another one is killed before that is
+    /// mended.
+    fn rots(&mut self) -> Result<String> {
+        let nodes = self.parts("node.")?;
+        let [node, other, ..] = nodes.as_slice() else { return Err("no two nodes".to_owned()) };
+        self.rot(node)?;
+        let mut what = format!("{node} rots");
+        if self.rng.chance(1, 2) {
+            self.cluster.kill(other)?;
+            what = format!("{what}, killed {other}");
+        }
+        self.cluster.wait()?;
+        self.goes_on(&[], &what)?;
+        Ok(what)
+    }
+
+    /// By holes: what is written past the system's cache, as a node does, is left alone by these.
+    fn rot(&mut self, node: &str) -> Result<()> {
+        let path = self.cluster.dir().join(node).join("blocks");
+        let cannot = || format!("cannot damage {}", path.display());
+        let blocks = context(OpenOptions::new().write(true).open(&path), cannot)?;
+        let grains = context(blocks.metadata(), cannot)?.len() / GRAIN;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for _ in 0..ROTS {
+            let at = self.rng.below(grains.max(1)) * GRAIN;
+            context(fallocate(&blocks, how, at, ROTTEN), cannot)?;
+        }
+        Ok(())
+    }
+
+    /// A file takes all there is. Who works hears so, or not, and begins again once there is space.
+    fn fills(&mut self) -> Result<String> {
+        let (name, _) = FILL;
+        let path = mount(self.shared, 0).join(name).join("all");
+        self.shared.hosts.iter().for_each(Host::turns);
+        let cannot = || format!("cannot fill {}", path.display());
+        let mut file = context(File::create(&path), cannot)?;
+        let piece = vec![b'f'; 1 << 20];
+        let mut taken = 0;
+        let begun = Instant::now();
+        loop {
+            match file.write_all(&piece) {
+                Ok(()) => taken += 1,
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => return Err(format!("{}: {error}", cannot())),
+            }
+            if begun.elapsed() > TURN {
+                return Err(format!("{} takes more than {TURN:?}", cannot()));
+            }
+        }
+        drop(file);
+        let mut what = format!("{taken} MiB fill all nodes");
+        let time = self.rng.below(2000);
+        self.wait(time)?;
+        if self.rng.chance(1, 2) {
+            let nodes = self.nodes()?;
+            nodes.iter().try_for_each(|node| self.cluster.kill(node))?;
+            what = format!("{what}, killed {}", nodes.join(" "));
+            self.cluster.wait()?;
+        }
+        context(fs::remove_file(&path), cannot)?;
+        let has_space = || {
+            let space = rustix::fs::statvfs(&mount(self.shared, 0));
+            space.is_ok_and(|space| space.f_bavail > space.f_blocks / 4)
+        };
+        if !wait_until(HEALED, has_space) {
+            return Err(format!("what {} had is not free within {HEALED:?}", path.display()));
+        }
+        self.shared.hosts.iter().for_each(Host::turns);
+        self.goes_on(&[], &what)?;
+        Ok(what)
+    }
+
+    /// Nobody lacks anything any more, and nothing is damaged.
+    fn is_healed(&mut self) -> Result<()> {
+        let (mut last, mut damaged) = (String::new(), 0);
+        let contents: &[&OsStr] = if self.wanted.disks { &["--contents".as_ref()] } else { &[] };
         let is_whole = wait_until(HEALED, || {
-            let found = self.cluster.command("check", &[] as &[&OsStr]);
-            last = found.map_or_else(|error| error, |ended| ended.tail(5));
-            self.shared.failure().is_some() || !last.contains("are to be filled")
+            let found = self.cluster.command("check", contents);
+            last = found.map_or_else(|error| error, |ended| ended.output);
+            damaged = damaged.max(counted(&last, "damaged_grains"));
+            let lacks = ["are to be filled", "fail their checksums"];
+            self.shared.failure().is_some() || !lacks.iter().any(|lack| last.contains(lack))
         });
+        self.damaged += damaged;
         self.wait(0)?;
         if is_whole { Ok(()) } else { Err(format!("not healed within {HEALED:?}: {last}")) }
     }
@@ -513,7 +696,14 @@ impl Killer<'_> {
 
     /// Writes go on at all hosts, but for these layouts.
     fn goes_on(&self, but: &[usize], what: &str) -> Result<()> {
-        let beats = self.shared.beats.iter().filter(|(_, layout, _)| !but.contains(layout));
+        self.goes_on_at(0, but, what)
+    }
+
+    /// The same at the hosts from one on.
+    fn goes_on_at(&self, first: usize, but: &[usize], what: &str) -> Result<()> {
+        let is_asked =
+            |(host, layout, _): &&(usize, usize, _)| *host >= first && !but.contains(layout);
+        let beats = self.shared.beats.iter().filter(is_asked);
         let answered = |beats: &Beats| beats.answered.load(Ordering::Relaxed);
         let before: Vec<_> = beats.map(|place| (place, answered(&place.2))).collect();
         let is_stuck = |((_, _, beats), before): &(&(usize, usize, Arc<Beats>), u64)| {
@@ -527,7 +717,7 @@ impl Killer<'_> {
         }
         let stuck = before.iter().filter(|place| is_stuck(place));
         let stuck: Vec<_> =
-            stuck.map(|((host, layout, _), _)| (host, LAYOUTS.get(*layout))).collect();
+            stuck.map(|((host, layout, _), _)| (host, self.shared.layouts.get(*layout))).collect();
         Err(format!("no writes are answered within {STALL:?}, {what}: {stuck:?}"))
     }
 

@@ -59,7 +59,7 @@ const USAGE: &str = "\
 shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|cut|stopped|soak]...
        [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--minutes=N] [--seed=N]
-       [--ensemble=DIRECTORY] [--pool=LOCATION] [--base=DIRECTORY]
+       [--with=cuts|disks]... [--ensemble=DIRECTORY] [--pool=LOCATION] [--base=DIRECTORY]
 
   --only    just these cases [default: all but standby, cut, stopped and soak]
   --cache   the cache of the mounts [default: each]
@@ -67,6 +67,8 @@ shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|
   --rounds  kills; changes of servers in `standby` [default: 6]
   --seconds how long `linear` begins new rounds [default: 3]
   --minutes how long `soak` kills [default: 1]
+  --with    what there is in `soak` beside kills: cables that are cut (each part and host in a
+            network namespace, which takes root); bytes that rot, and nodes that are full
   --seed    repeats the kills of a run [default: from the clock]
   --ensemble  of `scripts/zookeeper`, running: it is the coordinator, and its servers are killed
   --pool    where `standby`, `killed` and `soak` keep names and inodes, with a server that
@@ -81,6 +83,7 @@ struct Options {
     rounds: u64,
     seconds: u64,
     minutes: u64,
+    with: Vec<String>,
     seed: u64,
     ensemble: Option<PathBuf>,
     pool: Option<String>,
@@ -118,6 +121,7 @@ impl Options {
             rounds: 6,
             seconds: 3,
             minutes: 1,
+            with: Vec::new(),
             seed: clock.map_or(1, |now| now.as_secs()),
             ensemble: None,
             pool: None,
@@ -135,6 +139,7 @@ impl Options {
                 ("--rounds", _) => options.rounds = value.parse().map_err(|_| unknown())?,
                 ("--seconds", _) => options.seconds = value.parse().map_err(|_| unknown())?,
                 ("--minutes", _) => options.minutes = value.parse().map_err(|_| unknown())?,
+                ("--with", "cuts" | "disks") => options.with.push(value.into()),
                 ("--seed", _) => options.seed = value.parse().map_err(|_| unknown())?,
                 ("--ensemble", path) => options.ensemble = Some(path.into()),
                 ("--pool", location) => options.pool = Some(location.into()),
@@ -299,7 +304,7 @@ fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
 /// Two servers on one pool, each of whose namespaces has one volume.
 fn standby(options: &Options, place: &Path, cache: &str) -> Result<()> {
     options.pool.as_ref().ok_or("standby takes --pool=rados://POOL?conf=FILE")?;
-    let cluster = coordinated(options, &place.join("cluster"), 3)?;
+    let cluster = coordinated(options, &place.join("cluster"), 3, &[])?;
     let mut one = host(&cluster, place, "one", cache)?;
     let mut other = host(&cluster, place, "other", cache)?;
     let hosts = [&*one.mountpoint(), &*other.mountpoint()];
@@ -449,7 +454,7 @@ const OF_ENSEMBLE: [Victim; 4] = [Victim::One, Victim::Leader, Victim::Node, Vic
 
 /// A cluster whose coordinator is a process, or the ensemble; with a server that stands by, where
 /// there is a pool.
-fn coordinated(options: &Options, dir: &Path, nodes: usize) -> Result<Cluster> {
+fn coordinated(options: &Options, dir: &Path, nodes: usize, own: &[&str]) -> Result<Cluster> {
     let name = dir.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     let name = format!("{name}-{}", std::process::id());
     let mut flags = Vec::new();
@@ -459,12 +464,12 @@ fn coordinated(options: &Options, dir: &Path, nodes: usize) -> Result<Cluster> {
     if let Some(pool) = &options.pool {
         flags.extend([format!("--store={pool}&namespace={name}"), "--standby=1".to_owned()]);
     }
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let flags: Vec<&str> = own.iter().copied().chain(flags.iter().map(String::as_str)).collect();
     Cluster::with(dir, nodes, &flags)
 }
 
 fn killed(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let cluster = coordinated(options, &place.join("cluster"), 2)?;
+    let cluster = coordinated(options, &place.join("cluster"), 2, &[])?;
     let flags = [format!("--cache={cache}"), format!("--client={}", options.client)];
     let flags = flags.each_ref().map(String::as_str);
     let mut volume = host_with(&cluster.store()?, place, "host", &flags, None)?;
@@ -599,17 +604,35 @@ fn linear(options: &Options, place: &Path, cache: &str) -> Result<()> {
 
 /// Everything there is, for as long as is asked for.
 fn all_at_once(options: &Options, place: &Path, cache: &str) -> Result<()> {
-    let cluster = coordinated(options, &place.join("cluster"), soak::NODES)?;
+    let has = |what: &str| options.with.iter().any(|with| with == what);
+    let (cuts, disks) = (has("cuts"), has("disks"));
+    if let Some(reason) = cut::missing().filter(|_| cuts) {
+        println!("skipped: {reason}");
+        return note_skip("shared-soak", reason);
+    }
+    let mut flags = Vec::new();
+    if cuts {
+        flags.extend(["--netns", "--hosts=2"]);
+    }
+    if disks {
+        flags.push(soak::CAPACITY);
+    }
+    let cluster = coordinated(options, &place.join("cluster"), soak::NODES, &flags)?;
     let store = cluster.store()?;
     let flags = [format!("--cache={cache}"), format!("--client={}", options.client)];
     let flags = flags.each_ref().map(String::as_str);
-    let host = |name| host_with(&store, place, name, &flags, None);
-    let mut hosts = [host("one")?, host("other")?];
+    let spaces = cluster.hosts()?;
+    let host = |name, at: usize| {
+        host_with(&store, place, name, &flags, spaces.get(at).map(String::as_str))
+    };
+    let mut hosts = [host("one", 0)?, host("other", 1)?];
     let wanted = soak::Wanted {
         time: Duration::from_secs(60 * options.minutes),
         seed: options.seed,
         ensemble: options.ensemble.as_deref(),
         is_cached: cache != "none",
+        cuts,
+        disks,
         dir: place,
     };
     println!("  seed {}", options.seed);

@@ -111,11 +111,16 @@ impl Worker {
     }
 }
 
-/// What system calls answer when the process behind a mount is gone.
+/// What system calls answer when the process behind a mount is gone, or all space is taken.
 fn is_loss(errno: Errno) -> bool {
     matches!(
         errno,
-        Errno::NOTCONN | Errno::CONNABORTED | Errno::IO | Errno::NODEV | Errno::TIMEDOUT
+        Errno::NOTCONN
+            | Errno::CONNABORTED
+            | Errno::IO
+            | Errno::NODEV
+            | Errno::TIMEDOUT
+            | Errno::NOSPC
     )
 }
 

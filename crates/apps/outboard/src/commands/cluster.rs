@@ -154,6 +154,9 @@ pub(crate) struct Wishes {
     /// Of a new one: how files lie, as in strategy=single,width=4,strip=64K
     #[arg(long, value_name = "LAYOUT")]
     pub(crate) layout: Option<String>,
+    /// Of a new one: bytes that each node takes, with K, M, G or T [default: what its disk has]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) capacity: Option<String>,
     /// Of a new one: seconds that a node may be away before files with copies on it get others
     /// elsewhere; 0: as many as it likes [default: 600]
     #[arg(long, value_name = "SECONDS")]

@@ -155,6 +155,10 @@ fn agree(cluster: &Description, how: &Wishes) -> Result<(), Failure> {
     if how.hosts.is_some_and(|hosts| hosts != cluster.hosts) {
         return differs("--hosts");
     }
+    let is_as_large = |node: &Node| node.capacity == how.capacity;
+    if how.capacity.is_some() && !cluster.nodes.iter().all(is_as_large) {
+        return differs("--capacity");
+    }
     if how.heal_after.is_some() && how.heal_after != cluster.server()?.heal_after {
         return differs("--heal-after");
     }
@@ -206,7 +210,10 @@ fn make(dir: &Path, how: &Wishes) -> Result<(), Failure> {
         Some(port) => port,
     };
     let at = |role: Role| SocketAddrV4::new(address(role), port);
-    let nodes = numbers.map(|number| node_at(number, at(Role::Node(number))));
+    let nodes = numbers.map(|number| {
+        let node = node_at(number, at(Role::Node(number)));
+        Node { capacity: how.capacity.clone(), ..node }
+    });
     let (address, data) = (at(Role::META), Role::META.to_string().into());
     let standby = servers.map(|number| {
         let role = Role::Meta(number);
