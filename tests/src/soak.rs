@@ -570,8 +570,8 @@ impl Killer<'_> {
         self.cut(node, from, 4000, |killer, what| killer.goes_on(&[ONE], what))
     }
 
-    /// A host does not hear the server for seconds, in half of the rounds for longer than its lease:
-    /// others go on.
+    /// A host does not hear the server for seconds, in half of the rounds for longer than its
+    /// lease: others go on.
     fn cuts_host(&mut self) -> Result<String> {
         let longest = *self.one_of(&[4000, 16_000]).unwrap_or(&4000);
         self.cut("host.1", Some("meta"), longest, |killer, what| killer.goes_on_at(1, &[], what))

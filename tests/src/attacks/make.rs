@@ -2,7 +2,8 @@
 
 use outboard_base::Rng;
 use outboard_wire::shared::{
-    Capability, Coordinates, Head, Heads, MAC_LEN, Peer, Rights, Role, Strategy, Target, WriteHead,
+    Brings, Capability, Coordinates, Head, Heads, MAC_LEN, Peer, Rights, Role, Strategy, Target,
+    WriteHead,
 };
 
 use super::end::wall_ms;
@@ -66,6 +67,7 @@ impl Ask {
             k: 1,
             unit: 0,
             role: Role::Data,
+            brings: Brings::Bytes,
             offset: 0,
             bytes,
             sequence,

@@ -346,8 +346,9 @@ mod tests {
         let coordinates = shared::Coordinates::new(&[8, 9].map(at)).unwrap();
         #[rustfmt::skip]
         let write = shared::WriteHead {
-            strategy, rank: 0, k: 2, unit: 0, role, offset: 8192, bytes: 64, sequence: 2,
-            previous: 1, crc: 3, session: 4, number: 5, lane: 6, coordinates,
+            strategy, rank: 0, k: 2, unit: 0, role, brings: shared::Brings::Bytes,
+            offset: 8192, bytes: 64, sequence: 2, previous: 1, crc: 3, session: 4, number: 5,
+            lane: 6, coordinates,
         };
         let unit = |node: u16, unit, role| shared::Coordinate { unit, role, ..at(node) };
         let all = [unit(8, 0, role), unit(9, 1, role), unit(7, 2, shared::Role::Parity)];

@@ -50,7 +50,9 @@ mod tests;
 
 pub use answer::{ANSWER_LEN, Answer, Reason};
 pub use capability::{CAPABILITY_LEN, Capability, MAC_LEN, Rights};
-pub use heads::{COORDINATE_LEN, Coordinate, Coordinates, HEAD_LEN, Head, READ_LEN, ReadHead};
+pub use heads::{
+    Brings, COORDINATE_LEN, Coordinate, Coordinates, HEAD_LEN, Head, READ_LEN, ReadHead,
+};
 pub use heads::{HOLE_LEN, HoleHead, RESERVE_MAX, RUN_LEN, Share, WRITE_LEN, WriteHead};
 pub use opening::{OPENING_LEN, Opening, Peer, Step};
 pub use request::{Heads, Request, Target};

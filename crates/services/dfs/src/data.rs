@@ -36,8 +36,8 @@ use outboard_flow::Net;
 use outboard_volume::Fill;
 use outboard_wire::shared::call::{Call, Grant, STRIP_MIN};
 use outboard_wire::shared::{
-    Answer, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX, ReadHead,
-    Reason, Role, Share, Strategy, Target, WriteHead,
+    Answer, Brings, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX,
+    ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
 use self::durable::Patience;
@@ -195,6 +195,7 @@ impl<N: Net> Data<N> {
             k: grant.capability.k,
             unit: 0,
             role: Role::Data,
+            brings: Brings::Bytes,
             offset: piece.range.start,
             bytes: u32::try_from(bytes.len()).map_err(|_| DataError::Refused(Reason::Range))?,
             sequence: begun.sequence,

@@ -7,13 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_medium::Medium;
 use outboard_wire::shared::call::STRIP_MIN;
-use outboard_wire::shared::{ANSWER_LEN, Answer, HoleHead, RUN_LEN, ReadHead};
+use outboard_wire::shared::{ANSWER_LEN, Answer, Brings, HoleHead, RUN_LEN, ReadHead};
 use outboard_wire::shared::{Heads, Peer, Reason, Request, Strategy, Target, WriteHead};
 
 use crate::nic::Nic;
 use crate::nic::context::{Landing, Path};
 use crate::policy::{Baseline, Rules};
-use crate::{Copies, Store, Version};
+use crate::{Change, Copies, Store, Version};
 
 /// Bytes of the pieces in which the CPU side passes a request on.
 const CHUNK: usize = 64 << 10;
@@ -98,7 +98,7 @@ impl<M: Medium> Serving<'_, M> {
             Target::Write(write) => {
                 // Nobody has told the checksum of a parity. What it is made of was right.
                 let is_right = write.is_part() || outboard_codec::crc32c(&data) == write.crc;
-                if data.len() != write.bytes as usize || !is_right {
+                if data.len() != write.data() as usize || !is_right {
                     return Err(Reason::Invalid);
                 }
                 if write.strategy == Strategy::Parity {
@@ -166,21 +166,26 @@ impl<M: Medium> Serving<'_, M> {
         let (object, fence) = (heads.capability.object, heads.capability.fence);
         let version = Version { fence, sequence: write.sequence };
         let previous = (write.previous > 0).then_some(Version { sequence: write.previous, fence });
-        let mut offset = write.offset;
-        while !data.is_empty() {
-            let left = u64::from(STRIP_MIN) - offset % u64::from(STRIP_MIN);
-            let len = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
-            let (piece, rest) = data.split_at_checked(len).ok_or(Reason::Invalid)?;
+        let (mut offset, end) = (write.offset, heads.range().end);
+        while offset < end {
+            let strip = u64::from(STRIP_MIN);
+            let len = (strip - offset % strip).min(end - offset);
+            let bytes = usize::try_from(len).map_err(|_| Reason::Range)?;
+            let (piece, rest) = match write.brings {
+                Brings::Nothing => (data, data),
+                _ => data.split_at_checked(bytes).ok_or(Reason::Invalid)?,
+            };
             self.still(heads)?;
             if heads.capability.strategy == Strategy::Single {
                 self.store.write(object, STRIP_MIN, version, previous, offset, piece).await?;
             } else {
                 let (settled, epoch) = (heads.head.settled, heads.head.epoch);
                 let copies = Copies { previous, settled, epoch };
-                self.store.write_copy(object, STRIP_MIN, version, copies, offset, piece).await?;
+                let change = Change::of(write.brings, bytes, piece);
+                self.store.change_copy(object, STRIP_MIN, version, copies, offset, change).await?;
             }
             data = rest;
-            offset = offset.checked_add(piece.len() as u64).ok_or(Reason::Range)?;
+            offset = offset.checked_add(len).ok_or(Reason::Range)?;
         }
         self.raise(object, fence);
         Ok(())

@@ -44,6 +44,7 @@ use log::{Log, Waiting};
 use space::Space;
 
 pub use copies::Copies;
+pub use write::Change;
 
 /// [`GRAIN`], as a length.
 const GRAIN_LEN: usize = 8192;

@@ -206,6 +206,7 @@ impl Ask {
             k: 1,
             unit: 0,
             role: outboard_wire::shared::Role::Data,
+            brings: outboard_wire::shared::Brings::Bytes,
             offset,
             bytes: u32::try_from(data.len()).unwrap(),
             sequence: version.1,

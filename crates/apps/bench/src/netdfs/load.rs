@@ -23,8 +23,8 @@ use outboard_os::runtime::Poller;
 use outboard_os::wakeup::Wakeup;
 use outboard_wire::shared::call::{self, Call, Reply};
 use outboard_wire::shared::{
-    Capability, Coordinates, Head, Heads, MAC_LEN, Peer, ReadHead, Reason, Rights, Role, Strategy,
-    Target, WriteHead,
+    Brings, Capability, Coordinates, Head, Heads, MAC_LEN, Peer, ReadHead, Reason, Rights, Role,
+    Strategy, Target, WriteHead,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -220,6 +220,7 @@ impl Stream {
                     k: 1,
                     unit: 0,
                     role: Role::Data,
+                    brings: Brings::Bytes,
                     offset,
                     bytes,
                     sequence: self.sequence.get(),

@@ -22,8 +22,8 @@ use outboard_fabric::Asking;
 use outboard_flow::{Net, Settings};
 use outboard_node::policy::QUEUE;
 use outboard_wire::shared::{
-    Capability, Coordinate, Coordinates, HEADS_MAX, Head, Heads, MAC_LEN, Peer, Reason, Rights,
-    Role, Strategy, Target, WriteHead,
+    Brings, Capability, Coordinate, Coordinates, HEADS_MAX, Head, Heads, MAC_LEN, Peer, Reason,
+    Rights, Role, Strategy, Target, WriteHead,
 };
 
 use super::Policy;
@@ -306,6 +306,7 @@ fn heads(
         k: byte(k)?,
         unit,
         role: Role::Data,
+        brings: Brings::Bytes,
         offset: 0,
         bytes,
         sequence: 1,

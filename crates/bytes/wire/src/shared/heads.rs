@@ -156,6 +156,30 @@ impl Coordinates {
     }
 }
 
+/// What a write brings of the bytes that it is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Brings {
+    /// All of them.
+    #[default]
+    Bytes = 0,
+    /// What they differ by from those that are there, bit by bit: what a parity adds to itself.
+    Delta = 1,
+    /// Nothing: those that are there are of its version, too.
+    Nothing = 2,
+}
+
+impl Brings {
+    fn parse(from: u8) -> Result<Brings, InvalidMessage> {
+        match from {
+            0 => Ok(Brings::Bytes),
+            1 => Ok(Brings::Delta),
+            2 => Ok(Brings::Nothing),
+            _ => Err(InvalidMessage::Field),
+        }
+    }
+}
+
 /// What a write is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteHead {
@@ -169,9 +193,11 @@ pub struct WriteHead {
     pub unit: u8,
     /// What its receiver holds.
     pub role: Role,
+    /// What it brings of its bytes. Another than they itself only by nobody else.
+    pub brings: Brings,
     /// Its first byte in the object.
     pub offset: u64,
-    /// How many; the data, unless a node forwards something else of it.
+    /// How many; the data, unless it brings nothing, or a node forwards something else of it.
     pub bytes: u32,
     /// The sequence of its version: more than [`previous`](Self::previous).
     pub sequence: u32,
@@ -192,10 +218,10 @@ pub struct WriteHead {
 impl WriteHead {
     pub(super) fn parse(from: &[u8]) -> Result<WriteHead, InvalidMessage> {
         let (whole, rest) = from.split_at_checked(WRITE_LEN).ok_or(InvalidMessage::Length)?;
-        let &[strategy, rank, count, k, unit, role, ..] = whole else {
+        let &[strategy, rank, count, k, unit, role, brings, ..] = whole else {
             return Err(InvalidMessage::Length);
         };
-        zeros(bytes(whole, 6, 2)?)?;
+        zeros(bytes(whole, 7, 1)?)?;
         zeros(bytes(whole, 50, 6)?)?;
         let (raw, behind) = rest.as_chunks::<COORDINATE_LEN>();
         if raw.len() != usize::from(count) || !behind.is_empty() {
@@ -207,6 +233,7 @@ impl WriteHead {
             k,
             unit,
             role: Role::parse(role)?,
+            brings: Brings::parse(brings)?,
             offset: u64_at(whole, 8)?,
             bytes: u32_at(whole, 16)?,
             sequence: u32_at(whole, 20)?,
@@ -231,10 +258,17 @@ impl WriteHead {
             }
             Strategy::Parity => self.is_of_stripe(),
         };
-        if !is_fit || self.sequence <= self.previous {
+        let is_spread = self.strategy != Strategy::Single;
+        if !is_fit || self.sequence <= self.previous || is_spread && self.brings != Brings::Bytes {
             return Err(InvalidMessage::Field);
         }
         self.range().map(|_| ())
+    }
+
+    /// How many bytes of data it has.
+    #[must_use]
+    pub fn data(&self) -> u32 {
+        if self.brings == Brings::Nothing { 0 } else { self.bytes }
     }
 
     /// Whether it is of a stripe that can be, and says the same of its units in all places.
@@ -272,7 +306,8 @@ impl WriteHead {
     pub(super) fn emit(&self, into: &mut Vec<u8>) {
         let role = self.role as u8;
         let count = self.coordinates.count;
-        into.extend([self.strategy as u8, self.rank, count, self.k, self.unit, role, 0, 0]);
+        let brings = self.brings as u8;
+        into.extend([self.strategy as u8, self.rank, count, self.k, self.unit, role, brings, 0]);
         into.extend_from_slice(&self.offset.to_le_bytes());
         for field in [self.bytes, self.sequence, self.previous, self.crc] {
             into.extend_from_slice(&field.to_le_bytes());

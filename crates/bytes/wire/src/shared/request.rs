@@ -98,10 +98,10 @@ impl Heads {
         offset..offset.saturating_add(u64::from(bytes))
     }
 
-    /// What heads say together: a write brings what it writes, others bring nothing.
+    /// What heads say together: a write brings what it says, others bring nothing.
     fn check(&self) -> Result<(), InvalidMessage> {
         let data = match &self.target {
-            Target::Write(write) => write.bytes,
+            Target::Write(write) => write.data(),
             Target::Read(_) | Target::Hole(_) => 0,
         };
         if self.head.data == data { Ok(()) } else { Err(InvalidMessage::Length) }

@@ -105,6 +105,7 @@ impl Coordinates {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Brings;
     use super::*;
     use crate::shared::{FAN_MAX, Role};
 
@@ -122,6 +123,7 @@ mod tests {
             k,
             unit,
             role: role(rank),
+            brings: Brings::Bytes,
             offset: 0,
             bytes: 1,
             sequence: 1,

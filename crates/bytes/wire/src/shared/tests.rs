@@ -43,6 +43,7 @@ fn write_head(strategy: Strategy, count: u16) -> WriteHead {
         k: u8::try_from(k).unwrap(),
         unit: 0,
         role: Role::Data,
+        brings: Brings::Bytes,
         offset: 8192,
         bytes: 5,
         sequence: 4,
@@ -393,8 +394,12 @@ prop_compose! {
             Strategy::Parity => (unit % write.k, Role::Parity),
             _ => (unit, if parity { Role::Parity } else { Role::Data }),
         };
+        let all = [Brings::Bytes, Brings::Delta, Brings::Nothing];
+        let any = all[usize::from(lane) % all.len()];
+        let brings = if strategy == Strategy::Single { any } else { Brings::Bytes };
         Target::Write(WriteHead {
-            rank, unit, role, offset, bytes, sequence, previous, crc, session, number, lane, ..write
+            rank, unit, role, brings, offset, bytes, sequence, previous, crc, session, number,
+            lane, ..write
         })
     }
 }
@@ -408,7 +413,7 @@ proptest! {
         data in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
         let bytes = match &target {
-            Target::Write(write) => write.bytes,
+            Target::Write(write) => write.data(),
             Target::Read(_) | Target::Hole(_) => 0,
         };
         let head = Head { request, data: bytes, epoch, settled, hop };

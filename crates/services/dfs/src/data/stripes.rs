@@ -10,6 +10,8 @@
 //! pending at any of them lies over what is durable at all, so `k` have one or the other: a stripe
 //! is written again only once it is durable (R4).
 
+mod deltas;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,10 +25,11 @@ use outboard_codec::erasure::{Code, Error, Field};
 use outboard_flow::Net;
 use outboard_wire::shared::call::{Call, Grant, Layout, Mode, Reply, STRIP_MIN};
 use outboard_wire::shared::{
-    Answer, Coordinate, Coordinates, HoleHead, MEMBERS_MAX, ReadHead, Reason, Role, Strategy,
-    Target, WriteHead,
+    Answer, Brings, Coordinate, Coordinates, HoleHead, MEMBERS_MAX, ReadHead, Reason, Role,
+    Strategy, Target, WriteHead,
 };
 
+use self::deltas::{Rows, deltas};
 use super::durable::Patience;
 use super::{ABREAST, Data, DataError, PAUSE, bears, heads, places};
 
@@ -153,6 +156,16 @@ impl Part<'_> {
         own.iter().fold(self.rows.start, reaches) >= self.rows.end
     }
 
+    fn touches(&self, unit: u8) -> bool {
+        self.pieces.iter().any(|(of, _, _)| *of == unit)
+    }
+
+    /// Whether it touches so few units that their deltas are less than the others.
+    fn is_small(&self, k: u8) -> bool {
+        let touched = (0..k).filter(|unit| self.touches(*unit)).count();
+        2 * touched <= usize::from(k)
+    }
+
     /// Lays its bytes over those that were there.
     fn lay_over(&self, units: &mut [Vec<u8>]) -> Result<(), DataError> {
         for (unit, at, bytes) in &self.pieces {
@@ -169,6 +182,31 @@ fn len_of(rows: &Range<u64>) -> usize {
     usize::try_from(rows.end.saturating_sub(rows.start)).unwrap_or(usize::MAX)
 }
 
+/// What a write has in common that data nodes pass on, or nobody does.
+fn head_of(grant: &Grant, passes_on: bool) -> Result<WriteHead, DataError> {
+    let (strategy, k, members) = match passes_on {
+        true => (Strategy::Parity, grant.capability.k, &grant.nodes[..]),
+        false => (Strategy::Single, 1, &[][..]),
+    };
+    Ok(WriteHead {
+        strategy,
+        rank: 0,
+        k,
+        unit: 0,
+        role: Role::Data,
+        brings: Brings::Bytes,
+        offset: 0,
+        bytes: 0,
+        sequence: 0,
+        previous: 0,
+        crc: 0,
+        session: 0,
+        number: 0,
+        lane: 0,
+        coordinates: Coordinates::new(members).map_err(|_| DataError::Refused(Reason::Invalid))?,
+    })
+}
+
 /// The parities of these data units behind them.
 fn encoded(grant: &Grant, mut units: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, DataError> {
     let len = units.first().map_or(0, Vec::len);
@@ -183,7 +221,8 @@ fn encoded(grant: &Grant, mut units: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>, DataE
 /// Stripes that a client has data nodes multiply at a time: half of what each gives it credit for.
 const STREAMS: usize = 32;
 
-/// How long none is begun after one that failed: nodes do not reach each other, or have no room.
+/// How long none is begun, and no delta sent, after one that failed: nodes do not reach each other,
+/// or have no room, or damage.
 const REST: Duration = Duration::from_secs(20);
 
 /// Stripes that data nodes multiply (NetDFS VI). Of others the parities are computed here: where a
@@ -215,8 +254,13 @@ impl Streams {
             && units.into_iter().all(|(unit, member)| unit == member.unit);
         let stream = Stream(&self.under_way);
         let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        let rests = now.0 < self.rests.load(Ordering::Relaxed);
-        (is_whole && before < self.most && !rests).then_some(stream)
+        (is_whole && before < self.most && !self.rest(now)).then_some(stream)
+    }
+
+    /// Whether all members are to be brought whole rows: that goes over what one of them has
+    /// damaged, too.
+    fn rest(&self, now: Time) -> bool {
+        now.0 < self.rests.load(Ordering::Relaxed)
     }
 
     fn failed(&self, now: Time) {
@@ -264,19 +308,26 @@ impl<N: Net> Data<N> {
         self.can_remember(object, &self.nodes(grant)).await?;
         let _alone = self.strips.exclusive_on(Ino(object), places(stripe..stripe + 1)).await;
         let begun = self.net.now();
-        let mut units = vec![vec![0; len_of(&part.rows)]; usize::from(grant.capability.k)];
-        let is_missing = |unit: &u8| !part.is_whole(*unit) && !is_planted(Fault::Unread);
-        let missing = (0..grant.capability.k).filter(is_missing);
-        let read = missing.map(|unit| async move {
+        let k = grant.capability.k;
+        let is_small = part.is_small(k) && !self.streams.rest(begun);
+        let is_needed = |unit: &u8| match is_small {
+            true => part.touches(*unit),
+            false => !part.is_whole(*unit),
+        };
+        let read = (0..k).filter(|unit| is_needed(unit) && !is_planted(Fault::Unread));
+        let read = read.map(|unit| async move {
             let rows = part.rows.clone();
             self.rows_of(grant, (stripe, unit), rows).await.map(|bytes| (unit, bytes))
         });
+        let mut units = vec![vec![0; len_of(&part.rows)]; usize::from(k)];
         for (unit, bytes) in try_join_abreast(ABREAST, read).await? {
             units.get_mut(usize::from(unit)).into_iter().for_each(|place| place.clone_from(&bytes));
         }
         self.has_all_since(grant, begun)?;
+        let old = if is_small { units.clone() } else { Vec::new() };
         part.lay_over(&mut units)?;
-        self.put_rows(grant, stripe, part.rows.start, units).await
+        let rows = if is_small { deltas(grant, part, &old, units)? } else { Rows::All(units) };
+        self.put_rows(grant, stripe, &part.rows, rows).await
     }
 
     /// Who was silent since some time would not take a write either, and to find that out takes as
@@ -295,50 +346,47 @@ impl<N: Net> Data<N> {
         &self,
         grant: &Grant,
         stripe: u64,
-        from: u64,
-        data: Vec<Vec<u8>>,
+        rows: &Range<u64>,
+        changes: Rows,
     ) -> Result<(), DataError> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         if !self.versions.is_durable(object, fence, stripe) {
             self.flush_stripes(grant).await?;
         }
         let begun = self.versions.begin_write(object, fence, stripe)?;
-        let offset = stripe.checked_mul(UNIT).and_then(|start| start.checked_add(from));
+        let offset = stripe.checked_mul(UNIT).and_then(|start| start.checked_add(rows.start));
         let offset = offset.ok_or(DataError::Refused(Reason::Range))?;
-        let stream = self.streams.begin(grant, self.net.now());
-        let units = if stream.is_some() { data } else { encoded(grant, data)? };
+        let bytes = u32::try_from(len_of(rows)).map_err(|_| DataError::Refused(Reason::Range))?;
+        let (stream, units) = match changes {
+            Rows::Some(units) => (None, units),
+            Rows::All(data) => {
+                let stream = self.streams.begin(grant, self.net.now());
+                let units = if stream.is_some() { data } else { encoded(grant, data)? };
+                (stream, units.into_iter().map(|unit| (Brings::Bytes, unit)).collect())
+            }
+        };
         let parities = if stream.is_some() { self.parities(grant) } else { Vec::new() };
         let brings = |member: &&Coordinate| stream.is_none() || member.role == Role::Data;
-        let members = if stream.is_some() { &grant.nodes[..] } else { &[] };
         let head = WriteHead {
-            strategy: if stream.is_some() { Strategy::Parity } else { Strategy::Single },
-            rank: 0,
-            k: if stream.is_some() { grant.capability.k } else { 1 },
-            unit: 0,
-            role: Role::Data,
             offset,
-            bytes: 0,
+            bytes,
             sequence: begun.sequence,
             previous: begun.previous,
-            crc: 0,
-            session: 0,
-            number: 0,
-            lane: 0,
-            coordinates: Coordinates::new(members)
-                .map_err(|_| DataError::Refused(Reason::Invalid))?,
+            ..head_of(grant, stream.is_some())?
         };
         let (head, units, settled) = (&head, &units, begun.durable);
         let each = grant.nodes.iter().filter(brings).map(|member| async move {
-            let bytes = units.get(usize::from(member.unit)).map_or(&[][..], Vec::as_slice);
+            let unit = units.get(usize::from(member.unit));
+            let (brings, bytes) = unit.ok_or(DataError::Refused(Reason::Invalid))?;
             let write = WriteHead {
                 rank: if head.strategy == Strategy::Parity { member.unit } else { 0 },
                 unit: member.unit,
                 role: member.role,
-                bytes: u32::try_from(bytes.len()).map_err(|_| DataError::Refused(Reason::Range))?,
+                brings: *brings,
                 crc: crc32c(bytes),
                 ..*head
             };
-            let heads = heads(grant, write.bytes, settled, Target::Write(write));
+            let heads = heads(grant, write.data(), settled, Target::Write(write));
             let peer = self.know(grant, member);
             let (answer, _) = self.ask(peer, &heads, bytes).await?;
             self.takes(grant, peer, &answer, false);
@@ -347,9 +395,7 @@ impl<N: Net> Data<N> {
         // Once one did not take it others wait, for its part of the parities: for longer than to
         // find out that it is gone. What they have is decided, whatever they would say.
         if let Err(error) = try_join_all(each).await {
-            if stream.is_some() {
-                self.streams.failed(self.net.now());
-            }
+            self.streams.failed(self.net.now());
             return Err(error);
         }
         for (member, boot) in parities {
@@ -662,7 +708,7 @@ impl<N: Net> Data<N> {
         for unit in 0..grant.capability.k {
             units.push(self.rows_of(sources, (stripe, unit), 0..rows).await?);
         }
-        self.put_rows(grant, stripe, 0, units).await
+        self.put_rows(grant, stripe, &(0..rows), Rows::All(units)).await
     }
 
     /// Where the bytes of a file end that are not zero, if its members end within this stripe: of a

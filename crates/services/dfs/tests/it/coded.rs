@@ -172,7 +172,8 @@ fn damaged_members_are_computed_and_mended() {
         let mut rig = Rig::coded(5, units);
         let one = Host::new(&mut rig, 1);
         let file = opened(&mut rig, &one);
-        let mut bytes = random(&mut Rng::new(5), 300_000);
+        // Whole stripes of each code: all grains that there are are written over.
+        let mut bytes = random(&mut Rng::new(5), 6 * UNIT);
         write(&mut rig, &one, file, 0, &bytes);
         sync(&mut rig, &one, file).unwrap();
         let count = u16::from(units.0 + units.1);

@@ -17,7 +17,7 @@ use outboard_kv::mem::MemKv;
 use outboard_kvfs::{Kvfs, Options};
 use outboard_medium::mem::MemMedium;
 use outboard_meta::{Meta, MetaOptions};
-use outboard_node::{Copies, Store, StoreOptions, Version};
+use outboard_node::{Change, Copies, Store, StoreOptions, Version};
 use outboard_volume::{Answer as VolumeAnswer, Caller, Payload, Volume, VolumeEvent};
 use outboard_wire::file::{Attr, Flags, Header, Reply as FileReply, Request, open_flags};
 use outboard_wire::shared::call::{CLAIMS_MAX, Call, Key, Layout, Object, Reply};
@@ -54,7 +54,8 @@ impl Node {
             return self.store.write(object, STRIP, version, previous, write.offset, data).await;
         }
         let copies = Copies { previous, settled: heads.head.settled, epoch: heads.head.epoch };
-        self.store.write_copy(object, STRIP, version, copies, write.offset, data).await
+        let change = Change::of(write.brings, write.bytes as usize, data);
+        self.store.change_copy(object, STRIP, version, copies, write.offset, change).await
     }
 
     async fn hole(&self, heads: &Heads, hole: &HoleHead) -> Outcome {

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use outboard_base::planted::{Fault, is_planted};
 use outboard_wire::shared::call::{Key, REVOKED_MAX, Revoked};
 use outboard_wire::shared::{
-    Answer, Capability, Coordinate, Heads, Peer, Reason, Rights, Strategy, Target, WriteHead,
+    Answer, Brings, Capability, Coordinate, Heads, Peer, Reason, Rights, Strategy, Target,
+    WriteHead,
 };
 
 use super::Doubt;
@@ -259,8 +260,13 @@ impl Rules {
         // Any member is asked for a read, and each for a hole.
         let Some(write) = write_of(heads) else { return true };
         if write.strategy == Strategy::Single {
-            // Who may write a stripe may bring each of its nodes what that is to have.
-            return matches!(capability.strategy, Strategy::Single | Strategy::Parity);
+            // Who may write a stripe may bring each of its nodes what that is to have, or what
+            // changes of it.
+            return match capability.strategy {
+                Strategy::Single => write.brings == Brings::Bytes,
+                Strategy::Parity => true,
+                Strategy::Ring | Strategy::BinaryTree => false,
+            };
         }
         if write.strategy != capability.strategy || write.k != capability.k {
             return false;

@@ -14,6 +14,7 @@ use super::format::TRUSTED;
 use super::index::{Entry, Strip};
 use super::log::Spent;
 use super::record::Record;
+use super::write::Change;
 use super::{Store, Version};
 
 /// What a write says of the others that its strip had.
@@ -90,10 +91,27 @@ impl<M: Medium> Store<M> {
         offset: u64,
         bytes: &[u8],
     ) -> Result<(), Reason> {
+        self.change_copy(object, strip, version, copies, offset, Change::Bytes(bytes)).await
+    }
+
+    /// The same of what changes of bytes. All but bytes themselves are of whole grains.
+    ///
+    /// # Errors
+    /// As of [`Store::write_copy`]; [`Reason::Medium`] also where it is to be laid over a grain
+    /// that is damaged.
+    pub async fn change_copy(
+        &self,
+        object: u64,
+        strip: u32,
+        version: Version,
+        copies: Copies,
+        offset: u64,
+        change: Change<'_>,
+    ) -> Result<(), Reason> {
         if copies.previous.is_some_and(|previous| previous >= version) {
             return Err(Reason::Invalid);
         }
-        self.lay(object, strip, version, Some(copies), offset, bytes).await
+        self.lay(object, strip, version, Some(copies), offset, change).await
     }
 
     /// What is here of the strips of an object from number `from` on, in their order, so many at

@@ -21,7 +21,7 @@ pub(super) struct Pending {
     /// The epoch of the group in which it was first taken.
     pub(super) epoch: u32,
     pub(super) wrote: Wrote,
-    /// All that it touches, in slots of its own.
+    /// All that it touches, in slots of its own; nothing where that stays as it is.
     pub(super) grains: Box<[Grain]>,
 }
 
@@ -59,7 +59,9 @@ impl Pending {
         let Wrote { from, bytes, .. } = self.wrote;
         let offset = index.checked_mul(size.into()).and_then(|at| at.checked_add(from.into()));
         let place = offset.and_then(|offset| Place::of(size, offset, bytes as usize));
-        let is_its = |place: &Place| place.index == index && place.grains() == self.range();
+        let is_its = |place: &Place| {
+            place.index == index && (self.grains.is_empty() || place.grains() == self.range())
+        };
         place.as_ref().is_some_and(is_its) && self.grains.iter().all(|grain| grain.is_some())
     }
 }

@@ -9,9 +9,10 @@ use outboard_base::planted::{Fault, is_planted};
 use outboard_base::task::join_all;
 use outboard_base::{Errno, Ino};
 use outboard_codec::crc32c;
+use outboard_codec::erasure::add;
 use outboard_medium::{Buf, Medium};
 use outboard_wire::shared::call::Object;
-use outboard_wire::shared::{RESERVE_MAX, Reason, Share};
+use outboard_wire::shared::{Brings, RESERVE_MAX, Reason, Share};
 
 use super::copies::Copies;
 use super::index::{Entry, GRAIN, Grain, Place, Strip, Wrote};
@@ -28,6 +29,44 @@ const FORGOTTEN_AT_ONCE: usize = 256;
 
 /// Flushes after which what is written over others gives up waiting for space.
 const ROUNDS: usize = 16;
+
+/// What a write does to the bytes that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// They are these.
+    Bytes(&'a [u8]),
+    /// They differ by these from those that were there.
+    Delta(&'a [u8]),
+    /// So many are of its version as they are.
+    Nothing(usize),
+}
+
+impl<'a> Change<'a> {
+    /// What a write brings of so many bytes.
+    #[must_use]
+    pub fn of(brings: Brings, len: usize, data: &'a [u8]) -> Change<'a> {
+        match brings {
+            Brings::Bytes => Change::Bytes(data),
+            Brings::Delta => Change::Delta(data),
+            Brings::Nothing => Change::Nothing(len),
+        }
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Change::Bytes(bytes) | Change::Delta(bytes) => bytes.len(),
+            Change::Nothing(len) => len,
+        }
+    }
+
+    /// Of what it brings.
+    fn crc(self) -> u32 {
+        match self {
+            Change::Bytes(bytes) | Change::Delta(bytes) => crc32c(bytes),
+            Change::Nothing(_) => crc32c(&[]),
+        }
+    }
+}
 
 /// What becomes of a write.
 enum Admitted {
@@ -85,10 +124,10 @@ impl<M: Medium> Store<M> {
         if previous.is_some_and(|previous| previous >= version) {
             return Err(Reason::Invalid);
         }
-        self.lay(object, strip, version, None, offset, bytes).await
+        self.lay(object, strip, version, None, offset, Change::Bytes(bytes)).await
     }
 
-    /// Writes bytes, of which other nodes have copies or not.
+    /// Changes bytes, of which other nodes have copies or not.
     pub(super) async fn lay(
         &self,
         object: u64,
@@ -96,30 +135,30 @@ impl<M: Medium> Store<M> {
         version: Version,
         copies: Option<Copies>,
         offset: u64,
-        bytes: &[u8],
+        change: Change<'_>,
     ) -> Result<(), Reason> {
-        let place = Place::of(strip, offset, bytes.len()).ok_or(Reason::Invalid)?;
+        let place = Place::of(strip, offset, change.len()).ok_or(Reason::Invalid)?;
         let first = place.index * u64::from(strip);
         let range = first..first + u64::from(strip);
         let _strip = self.locks.exclusive_on(Ino(object), range).await;
         self.settled().await;
-        let crc = crc32c(bytes);
+        let crc = change.crc();
         let wrote = Wrote { from: place.from, bytes: place.bytes, crc };
         let (old, to_end) = match self.admit(object, &place, version, copies, wrote)? {
             Admitted::Done => return Ok(()),
             Admitted::New(old, to_end) => (old, to_end),
         };
-        let buf = if bytes.len() == old.len() * GRAIN_LEN {
-            Buf::copied(bytes)
+        let is_kept =
+            matches!(change, Change::Nothing(_)) && old.iter().all(|grain| grain.is_some());
+        let (taken, grains) = if is_kept {
+            (self.take(Want::default()).await?, Vec::new())
         } else {
-            let mut buf = Buf::zeroed(old.len() * GRAIN_LEN);
-            let from = place.from as usize % GRAIN_LEN;
-            self.merge(&mut buf, &old, from, bytes, to_end).await?;
-            buf
+            let buf = self.changed(&place, &old, change, to_end).await?;
+            let want = if copies.is_some() { wanted(&old).kept() } else { wanted(&old) };
+            let taken = self.take(want).await?;
+            let grains = self.put_grains(&taken, buf).await?;
+            (taken, grains)
         };
-        let want = if copies.is_some() { wanted(&old).kept() } else { wanted(&old) };
-        let taken = self.take(want).await?;
-        let grains = self.put_grains(&taken, buf).await?;
         let bytes = place.bytes;
         let record = match copies {
             None => Record::Write { object, strip, version, offset, bytes, crc, grains },
@@ -135,6 +174,38 @@ impl<M: Medium> Store<M> {
         state.counts.writes += 1;
         state.counts.written += u64::from(bytes);
         Ok(())
+    }
+
+    /// The grains that a change touches, as they are then.
+    async fn changed(
+        &self,
+        place: &Place,
+        old: &[Grain],
+        change: Change<'_>,
+        to_end: bool,
+    ) -> Result<Buf, Reason> {
+        let len = old.len() * GRAIN_LEN;
+        let from = place.from as usize % GRAIN_LEN;
+        match change {
+            Change::Bytes(bytes) if bytes.len() == len => Ok(Buf::copied(bytes)),
+            Change::Bytes(bytes) => {
+                let mut buf = Buf::zeroed(len);
+                self.merge(&mut buf, old, from, bytes, to_end).await?;
+                Ok(buf)
+            }
+            Change::Delta(_) | Change::Nothing(_) if change.len() != len => Err(Reason::Invalid),
+            Change::Delta(delta) => {
+                let mut buf = Buf::zeroed(len);
+                self.merge(&mut buf, old, 0, &[], false).await?;
+                add(delta, &mut buf).map_err(|_| Reason::Invalid)?;
+                Ok(buf)
+            }
+            Change::Nothing(_) => {
+                let mut buf = Buf::zeroed(len);
+                self.merge(&mut buf, old, 0, &[], false).await?;
+                Ok(buf)
+            }
+        }
     }
 
     fn admit(

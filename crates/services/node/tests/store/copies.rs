@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outboard_base::task::{poll_for, run};
 use outboard_medium::mem::{Faults, MemMedium};
 use outboard_medium::{Buf, Medium};
-use outboard_node::{Copies, OpenError, Store, Version};
+use outboard_node::{Change, Copies, OpenError, Store, Version};
 use outboard_wire::shared::call::{Claim, Decided, Taken};
 use outboard_wire::shared::{Reason, Share};
 
@@ -71,6 +71,70 @@ fn the_stable_version_is_kept_until_the_next_is_known_to_be_done() {
     run(store.flush()).unwrap();
     assert_eq!(figure(&store, "used_bytes"), 2 * GRAIN);
     assert_eq!(run(store.verify(7)), Ok(0));
+}
+
+/// Sends what changes of the first strip of object 7.
+fn change(store: &TestStore, sequence: u32, change: Change<'_>) -> Result<(), Reason> {
+    let previous = Some(version(5, sequence - 1)).filter(|previous| previous.sequence > 0);
+    let copies = Copies { previous, settled: 0, epoch: 1 };
+    run(store.change_copy(7, STRIP, version(5, sequence), copies, 0, change))
+}
+
+/// What differs is added once, however often it comes; what nothing is brought for has the version
+/// and takes no space; either is kept or forgotten as what is decided says, over restarts.
+#[test]
+fn a_delta_is_added_once_and_a_version_alone_takes_no_space() {
+    let (media, whole) = (media(), STRIP as usize);
+    let mut store = opened(&media);
+    write(&store, 1, 0, 1).unwrap();
+    for _ in 0..2 {
+        change(&store, 2, Change::Delta(&vec![3; whole])).unwrap();
+        assert_eq!(first(&store), Ok(2));
+        run(store.flush()).unwrap();
+        store = opened(&media);
+    }
+    let used = figure(&store, "used_bytes");
+    for _ in 0..2 {
+        change(&store, 3, Change::Nothing(whole)).unwrap();
+        let claim = run(store.claims(7, 0, 9))[0];
+        let pending = claim.pending.map(|taken| taken.version);
+        assert_eq!((claim.stable, pending), (version(5, 2), Some(version(5, 3))));
+        assert_eq!(first(&store), Ok(2));
+        run(store.flush()).unwrap();
+        store = opened(&media);
+    }
+    assert!(figure(&store, "used_bytes") < used, "what it replaced is given back");
+    assert_eq!(change(&store, 3, Change::Delta(&vec![3; whole])), Err(Reason::Order));
+    assert_eq!(resolve(&store, 9, 2), Ok(Vec::new()), "back");
+    assert_eq!((first(&store), run(store.claims(7, 0, 9))[0].pending), (Ok(2), None));
+    assert_eq!(run(store.verify(7)), Ok(0));
+}
+
+/// Where there was nothing a version alone makes zeros, so that rows are the same at all members;
+/// parts of grains are refused.
+#[test]
+fn a_version_alone_makes_zeros_where_there_was_nothing() {
+    let (media, whole) = (media(), STRIP as usize);
+    let store = opened(&media);
+    for part in [Change::Delta(&[3; 100]), Change::Nothing(100)] {
+        assert_eq!(change(&store, 1, part), Err(Reason::Invalid));
+    }
+    change(&store, 1, Change::Nothing(whole)).unwrap();
+    assert_eq!((first(&store), run(store.map(7, 0, 9))), (Ok(0), vec![0..u64::from(STRIP)]));
+    change(&store, 2, Change::Delta(&vec![5; whole])).unwrap();
+    assert_eq!(first(&store), Ok(5));
+}
+
+/// A delta is not laid over what is damaged: who sends whole bytes mends that.
+#[test]
+fn a_delta_over_damage_is_refused() {
+    let (media, whole) = (media(), STRIP as usize);
+    let store = opened(&media);
+    write(&store, 1, 0, 1).unwrap();
+    (0..4).for_each(|grain| media.1.corrupt(grain * GRAIN));
+    assert_eq!(change(&store, 2, Change::Delta(&vec![3; whole])), Err(Reason::Medium));
+    assert_eq!(write(&store, 2, 1, 2), Ok(()));
+    assert_eq!(first(&store), Ok(2));
 }
 
 #[test]

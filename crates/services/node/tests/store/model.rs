@@ -10,9 +10,9 @@ use std::task::Poll;
 use outboard_base::Rng;
 use outboard_base::task::{poll_once, run};
 use outboard_medium::mem::{Faults, Kept, MemMedium};
-use outboard_node::{Copies, Store, StoreOptions, Version};
+use outboard_node::{Change, Copies, Store, StoreOptions, Version};
 use outboard_wire::shared::call::Decided;
-use outboard_wire::shared::{Reason, Share};
+use outboard_wire::shared::{Brings, Reason, Share};
 
 pub(crate) const GRAIN: u64 = 8192;
 pub(crate) const STRIP: u32 = 16384;
@@ -125,6 +125,8 @@ enum Op {
         version: Version,
         copies: Option<Copies>,
         from: u32,
+        brings: Brings,
+        /// What it brings; of nothing, as many.
         bytes: Vec<u8>,
     },
     /// What was decided of the strips that other nodes have copies of, and which of these are not
@@ -180,8 +182,8 @@ impl Op {
 impl std::fmt::Display for Op {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Op::Write { at, version, copies, from, bytes } => {
-                write!(f, "write {at:?} {version:?} {copies:?} {from}+{}", bytes.len())
+            Op::Write { at, version, copies, from, brings, bytes } => {
+                write!(f, "write {at:?} {version:?} {copies:?} {from}+{} {brings:?}", bytes.len())
             }
             other => write!(f, "{other:?}"),
         }
@@ -192,12 +194,13 @@ type Running<'s> = Pin<Box<dyn Future<Output = Result<(), Reason>> + 's>>;
 
 fn begin<'s>(store: &'s TestStore, op: &'s Op) -> Running<'s> {
     match op {
-        Op::Write { at, version, copies, from, bytes } => {
+        Op::Write { at, version, copies, from, brings, bytes } => {
             let offset = at.1 * u64::from(STRIP) + u64::from(*from);
+            let change = Change::of(*brings, bytes.len(), bytes);
             match copies {
                 None => Box::pin(store.write(at.0, STRIP, *version, None, offset, bytes)),
                 Some(copies) => {
-                    Box::pin(store.write_copy(at.0, STRIP, *version, *copies, offset, bytes))
+                    Box::pin(store.change_copy(at.0, STRIP, *version, *copies, offset, change))
                 }
             }
         }
@@ -368,10 +371,19 @@ impl Walk {
                 let from = if self.rng.chance(1, 2) { 0 } else { self.rng.below(16000) };
                 let room = u64::from(STRIP) - from;
                 let len = if self.rng.chance(1, 2) { room } else { 1 + self.rng.below(room) };
+                let all = [Brings::Bytes, Brings::Delta, Brings::Nothing];
+                let which = usize::try_from(self.rng.below(3)).unwrap();
+                let brings = if copies.is_some() { all[which] } else { Brings::Bytes };
+                let (from, len) = match brings {
+                    Brings::Bytes => (from, len),
+                    // Of whole grains.
+                    _ => (from / GRAIN * GRAIN, (from % GRAIN + len) / GRAIN * GRAIN),
+                };
+                let (from, len) = if len == 0 { (0, GRAIN) } else { (from, len) };
                 let mut bytes = vec![0; usize::try_from(len).unwrap()];
                 self.rng.fill(&mut bytes);
                 let from = u32::try_from(from).unwrap();
-                Op::Write { at, version, copies, from, bytes }
+                Op::Write { at, version, copies, from, brings, bytes }
             }
             12..14 => {
                 let start = self.rng.below(STRIPS * u64::from(STRIP));
@@ -508,11 +520,17 @@ impl Walk {
     /// What an operation makes of strips.
     fn effects(&self, op: &Op) -> Vec<((u64, u64), Was)> {
         match op {
-            Op::Write { at, version, copies, from, bytes } => {
+            Op::Write { at, version, copies, from, brings, bytes } => {
                 let was = self.now(*at).seen().clone();
                 let mut all = was.bytes();
                 let end = *from as usize + bytes.len();
-                all[*from as usize..end].copy_from_slice(bytes);
+                for (to, byte) in all[*from as usize..end].iter_mut().zip(bytes) {
+                    *to = match brings {
+                        Brings::Bytes => *byte,
+                        Brings::Delta => *to ^ byte,
+                        Brings::Nothing => *to,
+                    };
+                }
                 let end = was.end.max(u32::try_from(end).unwrap());
                 let (version, bytes) = (*version, Some(Arc::new(all)));
                 let is_vague = false;

@@ -3,7 +3,7 @@
 
 use outboard_base::Rng;
 use outboard_wire::shared::{
-    Capability, Coordinate, Coordinates, Head, MAC_LEN, Rights, Role, Strategy,
+    Brings, Capability, Coordinate, Coordinates, Head, MAC_LEN, Rights, Role, Strategy,
 };
 
 use super::*;
@@ -39,6 +39,7 @@ fn part(k: u8, unit: u8, client: u64, path: Path) -> Part {
         k,
         unit,
         role: Role::Parity,
+        brings: Brings::Bytes,
         offset: 0,
         bytes: u32::try_from(LEN).unwrap(),
         sequence: 1,
