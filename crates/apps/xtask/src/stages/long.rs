@@ -252,6 +252,18 @@ pub(super) const LONG: &[Stage] = &[
         ]),
     ),
     piece(
+        "shared-soak-broken",
+        "fifteen minutes of that with cut cables, bytes that rot and nodes that are full",
+        Action::Command(&[
+            "target/test-fast/shared",
+            "--only=soak",
+            "--with=cuts",
+            "--with=disks",
+            "--cache=none",
+            "--minutes=15",
+        ]),
+    ),
+    piece(
         "shared-soak-zookeeper",
         "twenty minutes of that through the hybrid cache, with an ensemble as the coordinator",
         Action::Command(&["scripts/test-zookeeper", "target/test-fast", "--minutes=20"]),
