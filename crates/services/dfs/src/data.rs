@@ -473,7 +473,8 @@ impl<N: Net> Data<N> {
                     self.places.is_silent(peer, self.net.now());
                     if !is_alone {
                         if let Peer::Node(node) = peer {
-                            self.places.is_unreached(heads.capability.object, node);
+                            let now = self.net.now();
+                            self.places.is_unreached(heads.capability.object, node, now);
                         }
                         return Err(DataError::Undecided);
                     }
@@ -495,14 +496,14 @@ impl<N: Net> Data<N> {
             _ => None,
         };
         if let Some(node) = node {
-            self.places.is_unreached(heads.capability.object, node);
+            self.places.is_unreached(heads.capability.object, node, self.net.now());
         }
     }
 
-    /// Who has a copy of an object and was not reached, from here or by another who has one, since
-    /// this was asked.
+    /// Who has a copy of an object and was not reached of late, from here or by another who has
+    /// one, or whose medium failed, since this was asked.
     pub fn take_unreached(&self, object: u64) -> Option<u16> {
-        self.places.take_unreached(object)
+        self.places.take_unreached(object, self.net.now())
     }
 
     async fn pause(&self, pause: &mut Duration) {

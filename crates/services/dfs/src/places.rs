@@ -24,8 +24,9 @@ struct State {
     silent: BTreeSet<Peer>,
     /// When each was silent last.
     silent_at: BTreeMap<Peer, Time>,
-    /// Of objects with copies: who of their members was not reached, from here or from another.
-    unreached: BTreeMap<u64, u16>,
+    /// Of objects with copies: who of their members was not reached, from here or from another, and
+    /// when.
+    unreached: BTreeMap<u64, (u16, Time)>,
 }
 
 #[derive(Debug, Default)]
@@ -56,18 +57,19 @@ impl Places {
     }
 
     /// Somebody, or this part, does not reach a node that has a copy of an object.
-    pub(crate) fn is_unreached(&self, object: u64, node: u16) {
+    pub(crate) fn is_unreached(&self, object: u64, node: u16, now: Time) {
         self.change(|state| {
             if state.unreached.len() >= UNREACHED {
                 state.unreached.pop_first();
             }
-            state.unreached.insert(object, node);
+            state.unreached.insert(object, (node, now));
         });
     }
 
-    /// Who was not, since this was asked.
-    pub(crate) fn take_unreached(&self, object: u64) -> Option<u16> {
-        self.change(|state| state.unreached.remove(&object))
+    /// Who was not of late, since this was asked.
+    pub(crate) fn take_unreached(&self, object: u64, now: Time) -> Option<u16> {
+        let (node, at) = self.change(|state| state.unreached.remove(&object))?;
+        (now.since(at) < SILENT).then_some(node)
     }
 
     /// Whether one did not answer of late.
@@ -111,9 +113,11 @@ mod tests {
         assert_eq!(places.take_silent(), BTreeSet::from([node]));
         assert!(places.take_silent().is_empty());
         for object in 0..=UNREACHED as u64 {
-            places.is_unreached(object, 3);
+            places.is_unreached(object, 3, now);
         }
-        assert_eq!(places.take_unreached(0), None, "what is remembered is bounded");
-        assert_eq!((places.take_unreached(7), places.take_unreached(7)), (Some(3), None));
+        let take = |object| places.take_unreached(object, now);
+        assert_eq!(take(0), None, "what is remembered is bounded");
+        assert_eq!((take(7), take(7)), (Some(3), None));
+        assert_eq!(places.take_unreached(8, now.after(SILENT)), None, "it is long ago");
     }
 }

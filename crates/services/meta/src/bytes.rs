@@ -271,11 +271,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 flushed.await.map_err(errno)?;
                 break;
             }
-            if let Some(flushed) = self.within(PATIENCE, flushed).await {
-                flushed.map_err(errno)?;
-                break;
+            match self.within(PATIENCE, flushed).await {
+                Some(Ok(())) => break,
+                // It may go on without who does not answer, or whose medium fails.
+                Some(Err(DataError::Medium)) | None => {}
+                Some(Err(error)) => return Err(errno(error)),
             }
-            // It may go on without who does not answer.
             self.delegations().must_resolve(ino);
             drop(self.cleared(ino, NOBODY, Mode::Write).await?);
         }

@@ -434,7 +434,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let answering = answers.iter().filter(|(_, _, answer)| answer.is_ok()).count();
         for (rank, member, answer) in answers {
             match answer {
-                Ok(_) if fills.without == Some(member.node) && answering > suffice => {
+                // One that joins is no member: it is given what it lacks, or does not join.
+                Ok(_)
+                    if rank < count
+                        && fills.without == Some(member.node)
+                        && answering > suffice =>
+                {
                     self.chores().try_later(ino, self.net().now(), LATER);
                     away |= 1 << rank;
                 }

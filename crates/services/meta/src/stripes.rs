@@ -115,11 +115,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         // One that does not answer is not waited for; one that lost power meanwhile doubts.
         if all_trust().await {
             let flushed = self.within(FLUSH, self.data().flush(members.iter().map(peer))).await;
-            match all_trust().await {
-                true if flushed.is_some_and(|flushed| flushed.is_ok()) => return Ok(()),
+            match (all_trust().await, flushed) {
+                (true, Some(Ok(()))) => return Ok(()),
                 // It takes long.
-                true => return Err(Errno::EAGAIN),
-                false => {}
+                (true, None) => return Err(Errno::EAGAIN),
+                // One has lost power, or its medium fails: who decides goes on without it.
+                _ => {}
             }
         }
         self.delegations().must_resolve(ino);

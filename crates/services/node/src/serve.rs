@@ -71,7 +71,9 @@ impl<M: Medium> Serving<'_, M> {
         };
         match outcome {
             Err(Reason::Fence) => self.learn(heads.capability.object),
-            Err(Reason::Medium) => self.find_damage(&heads).await,
+            Err(Reason::Medium | Reason::Filling) if allowed.is_ok() => {
+                self.find_damage(&heads).await;
+            }
             _ => {}
         }
         let len = u32::try_from(message.len().saturating_sub(ANSWER_LEN));
@@ -199,7 +201,7 @@ impl<M: Medium> Serving<'_, M> {
         self.with(|rules| rules.still(&heads.capability))
     }
 
-    /// What it has of an object is damaged: others that have copies have better.
+    /// What it has of an object may be damaged: others that have copies have better.
     async fn find_damage(&self, heads: &Heads) {
         let range = match &heads.target {
             Target::Read(read) => read.offset..read.offset.saturating_add(read.bytes.into()),

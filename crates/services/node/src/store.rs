@@ -164,6 +164,13 @@ impl State {
         }
     }
 
+    /// Something is of a newer version as it is: what was found damaged of it still is.
+    fn keeps_damage(&mut self, strip: (u64, u64), before: Version, version: Version) {
+        if let Some(found) = self.damaged.get_mut(&strip).filter(|found| **found == before) {
+            *found = version;
+        }
+    }
+
     /// Whether a strip was found damaged, and not written over since.
     fn is_damaged(&self, strip: (u64, u64)) -> bool {
         let found = self.damaged.get(&strip);

@@ -148,7 +148,7 @@ impl<N: Net> Data<N> {
                             && reply == Reply::Failed(Errno::EIO)
                         {
                             // Its medium fails; others have the same.
-                            self.places.is_unreached(object, node);
+                            self.places.is_unreached(object, node, self.net.now());
                             return Err(DataError::Undecided);
                         }
                         if let (true, Reply::Number(boot)) = (flushes, &reply) {
@@ -162,7 +162,7 @@ impl<N: Net> Data<N> {
                 match (patience, peer) {
                     (Patience::ForEver, _) => {}
                     (Patience::OnceFor(object), Peer::Node(node)) => {
-                        self.places.is_unreached(object, node);
+                        self.places.is_unreached(object, node, self.net.now());
                         return Err(DataError::Undecided);
                     }
                     _ => return Err(DataError::Undecided),

@@ -3,8 +3,8 @@
 //!
 //! Chunk `c` of a file, 64 KiB, is strip `c / k` of the member that has unit `c mod k`. A write
 //! touches the same *rows* of all units of a stripe, under one version: what it does not bring of
-//! them is read before. So a strip has the same version at all members, and each row is a stripe
-//! of its own.
+//! them is read before, or, where it is small, stays as it is. So a strip has the same version at
+//! all members, and each row is a stripe of its own.
 //!
 //! A loss of power of all members may leave some with an older version than others. What is
 //! pending at any of them lies over what is durable at all, so `k` have one or the other: a stripe
@@ -160,10 +160,11 @@ impl Part<'_> {
         self.pieces.iter().any(|(of, _, _)| *of == unit)
     }
 
-    /// Whether it touches so few units that their deltas are less than the others.
-    fn is_small(&self, k: u8) -> bool {
+    /// Whether it touches so few units that to read them, and send them and deltas, is no more than
+    /// to read the others and send all data.
+    fn is_small(&self, k: u8, m: u8) -> bool {
         let touched = (0..k).filter(|unit| self.touches(*unit)).count();
-        2 * touched <= usize::from(k)
+        3 * touched + usize::from(m) <= 2 * usize::from(k)
     }
 
     /// Lays its bytes over those that were there.
@@ -309,7 +310,10 @@ impl<N: Net> Data<N> {
         let _alone = self.strips.exclusive_on(Ino(object), places(stripe..stripe + 1)).await;
         let begun = self.net.now();
         let k = grant.capability.k;
-        let is_small = part.is_small(k) && !self.streams.rest(begun);
+        // What a write that failed left at some of them is no base of deltas.
+        let is_sound = !self.versions.has_failed(object, grant.capability.fence);
+        let is_small =
+            part.is_small(k, grant.capability.m) && is_sound && !self.streams.rest(begun);
         let is_needed = |unit: &u8| match is_small {
             true => part.touches(*unit),
             false => !part.is_whole(*unit),
@@ -336,7 +340,7 @@ impl<N: Net> Data<N> {
         let is_silent =
             |member: &&Coordinate| self.places.is_silent_since(self.know(grant, member), time);
         let Some(silent) = grant.nodes.iter().find(is_silent) else { return Ok(()) };
-        self.places.is_unreached(grant.capability.object, silent.node);
+        self.places.is_unreached(grant.capability.object, silent.node, self.net.now());
         Err(DataError::Undecided)
     }
 
@@ -395,7 +399,9 @@ impl<N: Net> Data<N> {
         // Once one did not take it others wait, for its part of the parities: for longer than to
         // find out that it is gone. What they have is decided, whatever they would say.
         if let Err(error) = try_join_all(each).await {
-            self.streams.failed(self.net.now());
+            if stream.is_some() || error == DataError::Undecided {
+                self.streams.failed(self.net.now());
+            }
             return Err(error);
         }
         for (member, boot) in parities {

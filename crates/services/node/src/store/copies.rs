@@ -81,7 +81,8 @@ impl<M: Medium> Store<M> {
     /// # Errors
     /// As of [`Store::write`]. [`Reason::Order`] also where what is here is not the last
     /// acknowledged write before this one. [`Reason::Full`] also where it is over others: these
-    /// give nothing back before this one is stable.
+    /// give nothing back before this one is stable. [`Reason::Filling`]: it is to be laid over what
+    /// is damaged here.
     pub async fn write_copy(
         &self,
         object: u64,
@@ -94,11 +95,10 @@ impl<M: Medium> Store<M> {
         self.change_copy(object, strip, version, copies, offset, Change::Bytes(bytes)).await
     }
 
-    /// The same of what changes of bytes. All but bytes themselves are of whole grains.
+    /// The same of what changes of bytes: all but bytes themselves of whole grains.
     ///
     /// # Errors
-    /// As of [`Store::write_copy`]; [`Reason::Medium`] also where it is to be laid over a grain
-    /// that is damaged.
+    /// As of [`Store::write_copy`]; [`Reason::Invalid`] also where it is of parts of grains.
     pub async fn change_copy(
         &self,
         object: u64,

@@ -86,6 +86,11 @@ impl Place {
         self.from + self.bytes
     }
 
+    /// Whether they are whole grains.
+    pub(super) fn is_whole(&self) -> bool {
+        [self.from, self.bytes].iter().all(|bytes| u64::from(*bytes).is_multiple_of(GRAIN))
+    }
+
     /// Which grains of the strip they touch.
     pub(super) fn grains(&self) -> Range<usize> {
         let grain = |at: u32| usize::try_from(u64::from(at) / GRAIN).unwrap_or(GRAINS_MAX);

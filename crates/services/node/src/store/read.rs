@@ -176,7 +176,7 @@ impl<M: Medium> Store<M> {
         Ok(damaged)
     }
 
-    /// Looks which strips that a range touches are damaged: something of it was found to be.
+    /// Looks which strips that a range touches are damaged: something of it may be.
     pub async fn find_damage(&self, object: u64, range: Range<u64>) {
         let touched = {
             let state = self.shared.state();

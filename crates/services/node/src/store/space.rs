@@ -144,6 +144,9 @@ impl Space {
         if self.left() + aside < count + keep {
             return None;
         }
+        if count == 0 {
+            return Some(Vec::new());
+        }
         self.aside -= aside;
         let (mut taken, grown) = (Vec::new(), grown.min(self.slots));
         let next = if self.next < grown { self.next } else { 0 };

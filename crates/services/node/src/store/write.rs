@@ -138,6 +138,9 @@ impl<M: Medium> Store<M> {
         change: Change<'_>,
     ) -> Result<(), Reason> {
         let place = Place::of(strip, offset, change.len()).ok_or(Reason::Invalid)?;
+        if !matches!(change, Change::Bytes(_)) && !place.is_whole() {
+            return Err(Reason::Invalid);
+        }
         let first = place.index * u64::from(strip);
         let range = first..first + u64::from(strip);
         let _strip = self.locks.exclusive_on(Ino(object), range).await;
@@ -153,7 +156,10 @@ impl<M: Medium> Store<M> {
         let (taken, grains) = if is_kept {
             (self.take(Want::default()).await?, Vec::new())
         } else {
-            let buf = self.changed(&place, &old, change, to_end).await?;
+            let buf = self.changed(&place, &old, change, to_end).await;
+            // What is left of it is damaged; others who have it have better.
+            let lacks = if copies.is_some() { Reason::Filling } else { Reason::Medium };
+            let buf = buf.map_err(|_| lacks)?;
             let want = if copies.is_some() { wanted(&old).kept() } else { wanted(&old) };
             let taken = self.take(want).await?;
             let grains = self.put_grains(&taken, buf).await?;
@@ -169,8 +175,12 @@ impl<M: Medium> Store<M> {
                 Record::Pending { object, strip, index, pending }
             }
         };
+        let before = self.shared.state().index.strip((object, place.index)).map(Strip::newest);
         self.commit(record, taken.into_spent()).await?;
         let mut state = self.shared.state();
+        if is_kept {
+            state.keeps_damage((object, place.index), before.unwrap_or_default(), version);
+        }
         state.counts.writes += 1;
         state.counts.written += u64::from(bytes);
         Ok(())
@@ -193,7 +203,6 @@ impl<M: Medium> Store<M> {
                 self.merge(&mut buf, old, from, bytes, to_end).await?;
                 Ok(buf)
             }
-            Change::Delta(_) | Change::Nothing(_) if change.len() != len => Err(Reason::Invalid),
             Change::Delta(delta) => {
                 let mut buf = Buf::zeroed(len);
                 self.merge(&mut buf, old, 0, &[], false).await?;

@@ -132,7 +132,7 @@ fn a_delta_over_damage_is_refused() {
     let store = opened(&media);
     write(&store, 1, 0, 1).unwrap();
     (0..4).for_each(|grain| media.1.corrupt(grain * GRAIN));
-    assert_eq!(change(&store, 2, Change::Delta(&vec![3; whole])), Err(Reason::Medium));
+    assert_eq!(change(&store, 2, Change::Delta(&vec![3; whole])), Err(Reason::Filling));
     assert_eq!(write(&store, 2, 1, 2), Ok(()));
     assert_eq!(first(&store), Ok(2));
 }

@@ -464,7 +464,7 @@ impl Walk {
             match end {
                 Some(Ok(())) => self.done(op, effects, &flushed),
                 Some(Err(Reason::Full)) => self.full += 1,
-                Some(Err(Reason::Medium)) | None => {
+                Some(Err(Reason::Medium | Reason::Filling)) | None => {
                     self.failed += 1;
                     self.perhaps(store, op, effects, leave);
                 }

@@ -279,8 +279,9 @@ fn damage_is_mended() {
         assert!(directed::damage_is_mended(strategy, None), "{strategy:?}");
         assert!(!directed::damage_is_mended(strategy, Some(Fault::Rotten)), "{strategy:?}");
         assert!(directed::damage_takes_nothing_back(strategy), "{strategy:?}");
-        for rots in [false, true] {
-            assert!(directed::a_disk_that_fails_holds_nobody_up(strategy, rots), "{strategy:?}");
+        for (how, writer) in directed::ways_a_disk_fails() {
+            let goes_on = directed::a_disk_that_fails_holds_nobody_up(strategy, how, writer);
+            assert!(goes_on, "{strategy:?}, {how:?}, {writer}");
         }
     }
 }

@@ -411,10 +411,10 @@ impl World {
         (0..8 << 20).step_by(4096).for_each(|at| data.corrupt(at));
     }
 
-    /// The disk of a node takes no bytes any more.
-    pub(crate) fn takes_nothing(&mut self, place: usize) {
+    /// The disk of a node takes no bytes any more, and, if it is so bad, makes none durable.
+    pub(crate) fn takes_nothing(&mut self, place: usize, flush_fails: bool) {
         let [_, data] = &self.places[place].disk.media;
-        data.set_faults(mem::Faults { write_fails: 1, ..delays() });
+        data.set_faults(mem::Faults { write_fails: 1, flush_fails, ..delays() });
     }
 
     /// The process dies; with `power` what was not flushed is lost, too.

@@ -437,7 +437,11 @@ pub(crate) fn damage_takes_nothing_back(strategy: Strategy) -> bool {
 /// A member's disk takes nothing any more, and what it had of a file may be damaged: the file goes
 /// on without it. (Writes and syncs failed with `EIO`, and who wanted the file where it was damaged
 /// waited for 20 s for the member to be given what it could not take, and then heard the same.)
-pub(crate) fn a_disk_that_fails_holds_nobody_up(strategy: Strategy, rots: bool) -> bool {
+pub(crate) fn a_disk_that_fails_holds_nobody_up(
+    strategy: Strategy,
+    (rots, flush_fails): (bool, bool),
+    writer: usize,
+) -> bool {
     let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
     let mut story = Story::new(None, way, |_| ());
     let write = story.write(ONE, 0, MUCH, 1);
@@ -447,20 +451,29 @@ pub(crate) fn a_disk_that_fails_holds_nobody_up(strategy: Strategy, rots: bool) 
     if rots {
         story.walk.world.rots(NODES[0]);
     }
-    story.walk.world.takes_nothing(NODES[0]);
+    story.walk.world.takes_nothing(NODES[0], flush_fails);
     if rots {
         story.until(LONG, |_| false);
     }
     let begun = story.now();
-    let write = story.write(ONE, 0, SOME, 2);
-    story.begins(ONE, write);
-    story.waits(ONE);
-    story.begins(ONE, Ask::Fsync { ino, fh });
-    story.waits(ONE);
+    let write = story.write(writer, 0, SOME, 2);
+    story.begins(writer, write);
+    story.waits(writer);
+    let fh = story.fh(writer);
+    story.begins(writer, Ask::Fsync { ino, fh });
+    story.waits(writer);
     let took = story.now().since(begun);
-    let found = story.reads(OTHER, 0, MUCH);
+    let found = story.reads(ONE + OTHER - writer, 0, MUCH);
     let (head, tail) = found.split_at(SOME as usize);
     head == bytes(2, SOME)
         && tail == &bytes(1, MUCH)[SOME as usize..]
         && took < Duration::from_secs(3)
+}
+
+/// Whether what it had is damaged, whether flushes fail, too, and who writes then: who has the
+/// file, or another.
+pub(crate) fn ways_a_disk_fails() -> impl Iterator<Item = ((bool, bool), usize)> {
+    let both = [false, true];
+    let ways = both.into_iter().flat_map(move |rots| both.map(|flush_fails| (rots, flush_fails)));
+    ways.flat_map(|how| [ONE, OTHER].map(|writer| (how, writer)))
 }
