@@ -7,7 +7,7 @@
 //! * [`handlers`]: the time of each handler, and the descriptors in use;
 //! * [`volume`]: the whole way, 8 KiB direct writes on a mounted volume of a cluster;
 //! * [`replicas`]: writes to several nodes, by each of the `protocols` that spread them;
-//! * [`rival`]: a mounted volume with three copies beside GlusterFS;
+//! * [`rival`]: a mounted volume with three copies beside GlusterFS or CephFS;
 //! * [`report`]: the figures, and how the targets stand.
 
 pub mod handlers;

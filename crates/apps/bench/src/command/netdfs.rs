@@ -64,8 +64,10 @@ pub(crate) struct NetdfsArgs {
 /// Another distributed file system.
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
 enum Rival {
-    /// GlusterFS from Debian, replica 3: `scripts/gluster install`.
+    /// GlusterFS from Debian, replica 3: `scripts/gluster install`
     Gluster,
+    /// CephFS from Debian, pools of size 3: `scripts/setup bench`
+    Cephfs,
 }
 
 /// How nodes pass writes on.
@@ -120,8 +122,8 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
         frame: args.frame.into(),
         is_short: args.quick,
     };
-    if let Some(Rival::Gluster) = args.rival {
-        return beside_gluster(args.json, &bench);
+    if let Some(one) = args.rival {
+        return beside(one, args.json, &bench);
     }
     if !args.replicas.is_empty() || !args.stripes.is_empty() {
         let strategy = args.strategy.map(|spread| match spread {
@@ -143,12 +145,16 @@ pub(crate) fn bench(args: &NetdfsArgs) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn beside_gluster(json: bool, bench: &NetdfsBench) -> Result<ExitCode, Failure> {
+fn beside(one: Rival, json: bool, bench: &NetdfsBench) -> Result<ExitCode, Failure> {
+    let one = match one {
+        Rival::Gluster => &rival::GLUSTER,
+        Rival::Cephfs => &rival::CEPHFS,
+    };
     let stop = Arc::<AtomicBool>::default();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(failed)?;
     }
-    match rival::run(bench, &stop, progress) {
+    match rival::run(bench, one, &stop, progress) {
         // What fails then is of the signal, which others heard, too.
         Err(_) if stop.load(Ordering::Relaxed) => {
             eprintln!("outboard: stopped before its end");

@@ -1,24 +1,30 @@
-//! A shared volume with three copies of each file beside GlusterFS with replica 3, each mounted on
-//! this computer, in turn under the same load.
+//! A shared volume with three copies of each file beside another distributed file system with as
+//! many, each mounted on this computer, in turn under the same load.
 //!
-//! | | a direct write is answered when | after `fsync` |
+//! | | a direct write is answered when | with `O_DSYNC`, and after `fsync` |
 //! |---|---|---|
 //! | outboard | each of three nodes' systems has it | each node's disk has it |
 //! | GlusterFS | each of three bricks' systems has it | each brick's disk has it |
+//! | CephFS | each of three storage daemons' disks has it | as before |
 //!
-//! Nodes and bricks lie on one file system of one disk. All nodes, the server and the coordinator
-//! are one process (`--packed`); bricks are one each, as GlusterFS has them, and it has daemons
-//! beside them. What the load itself uses, system calls of its threads with it, counts for neither.
+//! So CephFS promises more of a direct write, and as much with `O_DSYNC`. To the mounts of both the
+//! kernel passes one direct write of a file at a time; so there is a file for each thread, too.
 //!
-//! GlusterFS is started by `scripts/gluster`, which is in this program, and ends when its standard
-//! input does: whatever becomes of this program.
+//! Nodes, bricks and storage daemons lie on one file system of one disk. All nodes, the server and
+//! the coordinator are one process (`--packed`); the others' are one each, as they have them, and
+//! they have daemons beside them. What the load itself uses, system calls of its threads with it,
+//! counts for neither.
+//!
+//! Others are started by scripts that are in this program, and end when their standard input does:
+//! whatever becomes of this program.
+
+mod served;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -28,48 +34,75 @@ use serde::Serialize;
 
 use super::NetdfsBench;
 use crate::cpu::{CpuMoment, CpuSeconds};
-use crate::dds::process::is_installed;
 use crate::dfs::cluster::Cluster;
 use crate::fs::subject::{APPLICATION, Ask, Subject};
 use crate::stats::median;
 use crate::verdict::Verdict;
 use crate::workload::{Aligned, BLOCK, MEGABYTE, O_DIRECT, Outcome, nanos, repeat};
 
-/// What starts GlusterFS.
-const SCRIPT: &str = include_str!("../../../../../scripts/gluster");
+use served::Served;
+pub use served::{CEPHFS, GLUSTER, Rival};
+
+/// A write is answered when disks have it.
+const O_DSYNC: i32 = 0o10000;
 /// Threads that write directly.
 const THREADS: usize = 8;
-/// Bytes of the file they write to.
+/// Bytes of the files they write to, together.
 const FILE: u64 = 64 << 20;
 /// The shortest measurement: CPU time is read in hundredths of a second.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// MiB that are written in sequence at least.
 const SEQUENCE: u64 = 64;
 const OURS: &str = "outboard";
-const THEIRS: &str = "GlusterFS";
 
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
-    /// 8 KiB at random places by eight threads, `O_DIRECT`; `fsync` behind them.
+    /// 8 KiB at random places of one file by eight threads, `O_DIRECT`; `fsync` behind them.
     Direct,
+    /// The same, each thread to a file of its own.
+    DirectApart,
+    /// 8 KiB at random places of one file by eight threads, `O_DIRECT` and `O_DSYNC`.
+    Stable,
+    /// The same, each thread to a file of its own.
+    StableApart,
     /// 1 MiB after the other into a new file by one thread, and `fsync`, which is in the time.
     Sequence,
 }
 
 impl Work {
+    const ALL: [Work; 5] =
+        [Work::Direct, Work::DirectApart, Work::Stable, Work::StableApart, Work::Sequence];
+
     fn name(self) -> &'static str {
         match self {
-            Work::Direct => "8 KiB direct, 8 threads",
+            Work::Direct => "8 KiB direct, one file",
+            Work::DirectApart => "8 KiB direct, a file each",
+            Work::Stable => "8 KiB O_DSYNC, one file",
+            Work::StableApart => "8 KiB O_DSYNC, a file each",
             Work::Sequence => "1 MiB in sequence, fsync",
         }
     }
 
     fn bytes(self) -> usize {
+        if self == Work::Sequence { MEGABYTE } else { BLOCK }
+    }
+
+    fn flags(self) -> i32 {
         match self {
-            Work::Direct => BLOCK,
-            Work::Sequence => MEGABYTE,
+            Work::Direct | Work::DirectApart => O_DIRECT,
+            Work::Stable | Work::StableApart => O_DIRECT | O_DSYNC,
+            Work::Sequence => 0,
+        }
+    }
+
+    /// Files that are there before, and are written to.
+    fn files(self) -> u64 {
+        match self {
+            Work::Direct | Work::Stable => 1,
+            Work::DirectApart | Work::StableApart => THREADS as u64,
+            Work::Sequence => 0,
         }
     }
 }
@@ -106,48 +139,13 @@ impl RivalRow {
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rivals {
+    /// Beside whom.
+    #[serde(skip)]
+    pub rival: &'static Rival,
     /// How it was measured, where and when.
     pub note: String,
     /// By load and system.
     pub rows: Vec<RivalRow>,
-}
-
-/// A GlusterFS that is served; it ends with this.
-struct Gluster {
-    child: Child,
-}
-
-impl Gluster {
-    /// Starts one in `dir`: where its volume is mounted, and its processes.
-    fn start(dir: &Path) -> io::Result<(Gluster, Contender)> {
-        let mut command = Command::new("sh");
-        command.args(["-c", SCRIPT, "gluster", "serve"]).arg(dir);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
-        let gluster = Gluster { child };
-        let mut sides = vec![(APPLICATION.to_owned(), std::process::id())];
-        for line in BufReader::new(output).lines() {
-            let line = line?;
-            if line == "ready" {
-                return Ok((gluster, Contender { name: THEIRS, dir: dir.join("mnt"), sides }));
-            }
-            let words: Vec<&str> = line.split(' ').collect();
-            if let ["pid", side, pid] = words[..] {
-                sides.push((side.to_owned(), pid.parse().map_err(io::Error::other)?));
-            }
-        }
-        Err(io::Error::other("GlusterFS did not start"))
-    }
-}
-
-impl Drop for Gluster {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        // It bounds what it waits for itself.
-        if let Err(error) = self.child.wait() {
-            eprintln!("outboard: {error}");
-        }
-    }
 }
 
 /// A mounted volume, and whose CPU time is told.
@@ -171,25 +169,40 @@ impl Contender {
         Contender { name: OURS, dir: mount.dir.clone(), sides }
     }
 
-    fn fill(&self) -> io::Result<()> {
-        let file = File::create(self.dir.join("file"))?;
-        let mut buffer = Aligned::new(MEGABYTE, 1);
-        for at in (0..FILE).step_by(MEGABYTE) {
-            file.write_all_at(buffer.slice(), at)?;
-        }
-        file.sync_all()
+    fn theirs(rival: &Rival, served: &Served) -> Contender {
+        let mut sides = vec![(APPLICATION.to_owned(), std::process::id())];
+        sides.extend(served.processes.iter().cloned());
+        Contender { name: rival.name, dir: served.mount.clone(), sides }
     }
 
-    fn direct(&self, time: Duration) -> io::Result<Outcome> {
-        let path = self.dir.join("file");
+    /// One of the files that `work` writes to.
+    fn file(&self, work: Work, number: u64) -> PathBuf {
+        let files = work.files();
+        self.dir.join(format!("file-{}-of-{files}", number % files))
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        let mut buffer = Aligned::new(MEGABYTE, 1);
+        for work in [Work::Direct, Work::DirectApart] {
+            for number in 0..work.files() {
+                let file = File::create(self.file(work, number))?;
+                for at in (0..FILE / work.files()).step_by(MEGABYTE) {
+                    file.write_all_at(buffer.slice(), at)?;
+                }
+                file.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn direct(&self, work: Work, time: Duration) -> io::Result<Outcome> {
+        let blocks = FILE / work.files() / BLOCK as u64;
         repeat(THREADS, time, |thread| {
             let mut options = OpenOptions::new();
-            let file = options.write(true).custom_flags(O_DIRECT).open(&path)?;
+            let options = options.write(true).custom_flags(work.flags());
+            let file = options.open(self.file(work, thread))?;
             let (mut rng, mut buffer) = (Rng::new(thread), Aligned::new(BLOCK, thread));
-            Ok(move |_| {
-                let at = rng.below(FILE / BLOCK as u64) * BLOCK as u64;
-                file.write_all_at(buffer.slice(), at)
-            })
+            Ok(move |_| file.write_all_at(buffer.slice(), rng.below(blocks) * BLOCK as u64))
         })
     }
 
@@ -213,16 +226,16 @@ impl Contender {
 
     fn sample(&self, work: Work, time: Duration) -> io::Result<Sample> {
         let go = |time| match work {
-            Work::Direct => self.direct(time),
             Work::Sequence => self.sequence(time),
+            _ => self.direct(work, time),
         };
         go(time / 5)?;
         // What earlier writes left over is not of these.
         rustix::fs::syncfs(File::open(&self.dir)?)?;
         let before = CpuMoment::now(&self.sides)?;
         let outcome = go(time)?;
-        if work == Work::Direct {
-            OpenOptions::new().write(true).open(self.dir.join("file"))?.sync_all()?;
+        for number in 0..work.files() {
+            OpenOptions::new().write(true).open(self.file(work, number))?.sync_all()?;
         }
         Ok(Sample { outcome, cpu: CpuMoment::now(&self.sides)?.since(&before) })
     }
@@ -231,26 +244,23 @@ impl Contender {
 /// Measures both in turn, until it is told to stop.
 ///
 /// # Errors
-/// GlusterFS is not installed; a system that does not start, or fails a write; `stop`.
+/// The rival is not installed; a system that does not start, or fails a write; `stop`.
 pub fn run(
     bench: &NetdfsBench,
+    rival: &'static Rival,
     stop: &Arc<AtomicBool>,
     mut progress: impl FnMut(&str),
 ) -> io::Result<Rivals> {
-    if !is_installed("glusterd", "--version") {
-        return Err(io::Error::other(
-            "GlusterFS is not installed; `scripts/gluster install`, as root, installs Debian's",
-        ));
-    }
-    progress("a cluster and GlusterFS start");
+    rival.can_serve()?;
+    progress(&format!("a cluster and {} start", rival.name));
     let flags = ["--nodes=3", "--packed", "--layout=strategy=ring,k=3"];
     let cluster = Cluster::up(&bench.program, &bench.dir.join("cluster"), &flags, true)?;
     let ask = Ask { dir: &bench.dir, program: &bench.program, flags: &[], apart: true };
     let mount = Subject::outboard(&ask, "mount", &[&cluster.store])?;
-    let (_gluster, theirs) = Gluster::start(&bench.dir.join("gluster"))?;
-    let both = [Contender::ours(&mount, &cluster), theirs];
+    let served = Served::start(rival, &bench.dir.join(rival.flag))?;
+    let both = [Contender::ours(&mount, &cluster), Contender::theirs(rival, &served)];
     both.iter().try_for_each(Contender::fill)?;
-    let mut points: Vec<(Work, &Contender, Vec<Sample>)> = [Work::Direct, Work::Sequence]
+    let mut points: Vec<(Work, &Contender, Vec<Sample>)> = Work::ALL
         .into_iter()
         .flat_map(|work| both.iter().map(move |one| (work, one, Vec::new())))
         .collect();
@@ -270,18 +280,11 @@ pub fn run(
          both mounted; medians of {} rounds of {:?}, in turn",
         crate::machine(),
         crate::today(),
-        version(),
+        rival.version(),
         bench.rounds,
         bench.time.max(SHORTEST),
     );
-    Ok(Rivals { note, rows })
-}
-
-fn version() -> String {
-    let output = Command::new("glusterd").arg("--version").output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    let text = text.unwrap_or_default();
-    format!("Debian's {}", text.lines().next().unwrap_or(THEIRS))
+    Ok(Rivals { rival, note, rows })
 }
 
 fn row(work: Work, system: &str, samples: &[Sample]) -> RivalRow {
@@ -321,11 +324,11 @@ impl Rivals {
     pub fn table(&self) -> String {
         use std::fmt::Write;
         let mut text = format!(
-            "{}\na direct write is answered when the systems of all three have it, fsync when \
-             their disks have it; latency in us; CPU in ms a MiB, of the system's processes; what \
-             the load and the kernel's threads use is beside it; measured\n\n\
+            "{}\n{}; 8 KiB are written by {THREADS} threads; latency in us; CPU in ms a MiB, of \
+             the system's processes; what the load and the kernel's threads use is beside it; \
+             measured\n\n\
              {:<26} {:<10} {:>9} {:>8} {:>9} {:>9} {:>8}\n",
-            self.note, "", "system", "per sec", "MiB/s", "p50", "p99", "CPU"
+            self.note, self.rival.promise, "", "system", "per sec", "MiB/s", "p50", "p99", "CPU"
         );
         for row in &self.rows {
             let sides = |sides: &BTreeMap<String, f64>| {
@@ -353,32 +356,38 @@ impl Rivals {
     /// How it stands with what is asked.
     #[must_use]
     pub fn verdicts(&self) -> Vec<Verdict> {
-        let ratio = |work: Work, of: fn(&RivalRow) -> f64| {
-            let find = |name: &str| {
-                self.rows.iter().find(|row| row.work == work && row.system == name).map(of)
-            };
-            let ratio = find(OURS).zip(find(THEIRS)).map(|(ours, theirs)| ours / theirs);
-            ratio.map(|ratio| ("replica 3".to_owned(), ratio)).into_iter().collect()
+        let Rival { flag, name, .. } = *self.rival;
+        let find = |work: Work, system: &str| {
+            self.rows.iter().find(|row| row.work == work && row.system == system)
         };
-        let of = "gluster";
+        let points = |works: &[Work], of: fn(&RivalRow) -> f64| -> Vec<(String, f64)> {
+            let each = works.iter().filter_map(|work| {
+                let (ours, theirs) = find(*work, OURS).zip(find(*work, name))?;
+                Some((work.name().to_owned(), of(ours) / of(theirs)))
+            });
+            each.collect()
+        };
+        let at_least = |what: &str, points| {
+            Verdict::at_least(flag, &format!("{what} over {name}'s"), 3.0, points)
+        };
         vec![
-            Verdict::at_least(
-                of,
-                "8 KiB direct writes a second of 8 threads, packed, over GlusterFS's",
-                3.0,
-                ratio(Work::Direct, |row| row.per_second),
+            at_least(
+                "direct writes a second of 8 threads, packed,",
+                points(&[Work::Direct, Work::DirectApart], |row| row.per_second),
             ),
-            Verdict::at_least(
-                of,
-                "bandwidth of writing in sequence over GlusterFS's",
-                3.0,
-                ratio(Work::Sequence, |row| row.mebibytes),
+            at_least(
+                "direct writes with O_DSYNC a second of 8 threads, packed,",
+                points(&[Work::Stable, Work::StableApart], |row| row.per_second),
+            ),
+            at_least(
+                "bandwidth of writing in sequence",
+                points(&[Work::Sequence], |row| row.mebibytes),
             ),
             Verdict::at_most(
-                of,
-                "CPU of a MiB written in sequence over GlusterFS's",
+                flag,
+                &format!("CPU of a MiB written in sequence over {name}'s"),
                 0.333,
-                ratio(Work::Sequence, RivalRow::total_ms),
+                points(&[Work::Sequence], RivalRow::total_ms),
             ),
         ]
     }
@@ -403,15 +412,15 @@ mod tests {
     fn the_load_is_of_neither_system() {
         let rows = vec![
             row(Work::Sequence, OURS, &[sample(300, 1.0, 0.3, 9.0)]),
-            row(Work::Sequence, THEIRS, &[sample(100, 1.0, 0.6, 9.0)]),
+            row(Work::Sequence, CEPHFS.name, &[sample(100, 1.0, 0.6, 9.0)]),
         ];
         assert!((rows[0].total_ms() - 1.0).abs() < 1e-9);
         assert!((rows[0].beside_ms[APPLICATION] - 30.0).abs() < 1e-9);
-        let rivals = Rivals { note: String::new(), rows };
+        let rivals = Rivals { rival: &CEPHFS, note: String::new(), rows };
         let lines: Vec<String> = rivals.verdicts().iter().map(Verdict::line).collect();
         assert!(lines[0].ends_with("NOT MEASURED, the rival is not installed"));
-        assert!(lines[1].ends_with("is 3.000 (replica 3): MET"));
-        assert!(lines[2].ends_with("is 0.167 (replica 3): MET"));
+        assert!(lines[2].ends_with("is 3.000 (1 MiB in sequence, fsync): MET"));
+        assert!(lines[3].ends_with("is 0.167 (1 MiB in sequence, fsync): MET"));
         assert!(rivals.table().contains("1 MiB in sequence, fsync"));
     }
 }
