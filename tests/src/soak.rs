@@ -71,8 +71,6 @@ pub struct Wanted<'a> {
     pub seed: u64,
     /// Of `scripts/zookeeper`: it is the coordinator, and its servers are killed.
     pub ensemble: Option<&'a Path>,
-    /// The mounts have a cache, of which more is handed in once a DPU side is back.
-    pub is_cached: bool,
     /// The network of each part and host is a namespace of its own: cables are cut, too.
     pub cuts: bool,
     /// Nodes have [`CAPACITY`]: they are filled, too, and what they have rots.
@@ -523,14 +521,8 @@ impl Killer<'_> {
         let time = self.rng.below(4000);
         self.wait(time)?;
         if self.rng.chance(1, 2) {
-            // A DPU side that begins anew writes back what its host's cache held before it does
-            // anything else, so it waits for files of one copy (a known fault:
-            // `docs/internals/loss.md`); it begins anew with the server, too.
-            let others: &[Victim] = match self.wanted.is_cached {
-                true => &[Victim::Coordinator],
-                false => &[Victim::Coordinator, Victim::Server, Victim::Dpu],
-            };
-            let also = match *self.one_of(others).unwrap_or(&Victim::Coordinator) {
+            let others = [Victim::Coordinator, Victim::Server, Victim::Dpu];
+            let also = match *self.one_of(&others).unwrap_or(&Victim::Coordinator) {
                 Victim::Coordinator if self.wanted.ensemble.is_some() => None,
                 Victim::Dpu => Some(self.kill_at_host(Side::Dpu)?),
                 Victim::Server => Some(self.kill("meta")?),
