@@ -6,8 +6,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,8 @@ pub struct Writer {
     answered: Arc<AtomicU64>,
     /// The longest that a write took since this was asked, microseconds.
     longest: Arc<AtomicU64>,
+    /// Why it ended before it was told to.
+    failed: Arc<Mutex<Option<String>>>,
 }
 
 impl Writer {
@@ -73,6 +75,8 @@ impl Writer {
             <(Arc<AtomicBool>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         let (stops, counts, times) =
             (Arc::clone(&stop), Arc::clone(&answered), Arc::clone(&longest));
+        let failed: Arc<Mutex<Option<String>>> = Arc::default();
+        let fails = Arc::clone(&failed);
         let work = move || {
             let (mut written, mut rng) = (vec![0; RECORDS], Rng::new(seed));
             while !stops.load(Ordering::Acquire) {
@@ -93,20 +97,29 @@ impl Writer {
             }
             Ok(written)
         };
-        Ok(Writer { thread: thread::spawn(work), stop, answered, longest })
+        let says = move || {
+            let ended = work();
+            *fails.lock().unwrap_or_else(PoisonError::into_inner) = ended.as_ref().err().cloned();
+            ended
+        };
+        Ok(Writer { thread: thread::spawn(says), stop, answered, longest, failed })
     }
 
     /// It gets something done while `what` is so.
     ///
     /// # Errors
-    /// It does not, in so long.
+    /// It does not, in so long; or a write, or a sync, failed.
     pub fn goes_on(&self, limit: Duration, what: &str) -> Result<()> {
         let before = self.answered.load(Ordering::Acquire);
         let enough = || self.answered.load(Ordering::Acquire) > before + 20;
-        match wait_until(limit, || enough() || self.thread.is_finished()) && enough() {
-            true => Ok(()),
-            false => Err(format!("no writes are answered within {limit:?} while {what}")),
+        if wait_until(limit, || enough() || self.thread.is_finished()) && enough() {
+            return Ok(());
         }
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Err(match failed {
+            Some(failed) => format!("{failed}, while {what}"),
+            None => format!("no writes are answered within {limit:?} while {what}"),
+        })
     }
 
     /// The longest that a write took since this was asked last.

@@ -71,8 +71,6 @@ pub struct Wanted<'a> {
     pub seed: u64,
     /// Of `scripts/zookeeper`: it is the coordinator, and its servers are killed.
     pub ensemble: Option<&'a Path>,
-    /// The mounts have a cache, of which more is handed in once a DPU side is back.
-    pub is_cached: bool,
     /// The network of each part and host is a namespace of its own: cables are cut, too.
     pub cuts: bool,
     /// Nodes have [`CAPACITY`]: they are filled, too, and what they have rots.
@@ -475,10 +473,7 @@ impl Killer<'_> {
                 self.cluster.kill(server)?;
                 format!("killed {server}")
             }
-            Victim::Coordinator => {
-                self.cluster.kill("coordinator")?;
-                "killed the coordinator".to_owned()
-            }
+            Victim::Coordinator => self.kill("coordinator")?,
             Victim::One | Victim::Leader => {
                 let servers = self.wanted.ensemble.ok_or("no ensemble")?;
                 let number = (1 + self.rng.below(3)).to_string();
@@ -526,24 +521,25 @@ impl Killer<'_> {
         let time = self.rng.below(4000);
         self.wait(time)?;
         if self.rng.chance(1, 2) {
-            // A host whose DPU side dies sends again what was under way. While a file of one copy
-            // waits for a node that is gone other files may wait with it (a known fault:
-            // `docs/internals/loss.md`); DPU sides begin anew with the server, too.
-            let others: &[&str] = match self.wanted.is_cached {
-                true => &["coordinator"],
-                false => &["coordinator", "meta"],
+            let others = [Victim::Coordinator, Victim::Server, Victim::Dpu];
+            let also = match *self.one_of(&others).unwrap_or(&Victim::Coordinator) {
+                Victim::Coordinator if self.wanted.ensemble.is_some() => None,
+                Victim::Dpu => Some(self.kill_at_host(Side::Dpu)?),
+                Victim::Server => Some(self.kill("meta")?),
+                _ => Some(self.kill("coordinator")?),
             };
-            let also = *self.one_of(others).unwrap_or(&"coordinator");
-            if also != "coordinator" || self.wanted.ensemble.is_none() {
-                self.cluster.kill(also)?;
-                what = format!("{what}, killed {also}");
-            }
+            what = also.map_or_else(|| what.clone(), |also| format!("{what}, {also}"));
             self.goes_on(&[ONE], &what)?;
         }
         drop(gone);
         self.cluster.wait()?;
         self.goes_on(&[], &what)?;
         Ok(what)
+    }
+
+    fn kill(&self, part: &str) -> Result<String> {
+        self.cluster.kill(part)?;
+        Ok(format!("killed {part}"))
     }
 
     fn kill_at_host(&mut self, side: Side) -> Result<String> {

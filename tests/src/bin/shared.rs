@@ -630,7 +630,6 @@ fn all_at_once(options: &Options, place: &Path, cache: &str) -> Result<()> {
         time: Duration::from_secs(60 * options.minutes),
         seed: options.seed,
         ensemble: options.ensemble.as_deref(),
-        is_cached: cache != "none",
         cuts,
         disks,
         dir: place,

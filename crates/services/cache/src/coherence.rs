@@ -43,7 +43,7 @@ use outboard_link::dma::DmaError;
 use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::{Header, Reply, Request, open_flags};
 
-use grant_table::{Cache, GrantTable, HeldGrant, View};
+use grant_table::{Cache, Concern, GrantTable, HeldGrant, View};
 use outboard_volume::Volume;
 use request_class::{Drops, RequestClass};
 
@@ -165,7 +165,7 @@ impl Coherence {
             return operation.run(volume).await.map(Trimmed::from);
         }
         let session = operation.caller.attachment;
-        self.await_recovery(session).await;
+        self.await_recovery(session, class.concern()).await;
         match class {
             RequestClass::Plain => operation.run(volume).await.map(Trimmed::from),
             RequestClass::Read { ino, fh, offset, len, flags } => {
@@ -189,7 +189,7 @@ impl Coherence {
             RequestClass::Open { ino, flags } => {
                 self.open(volume, operation, ino, flags).await.map(Trimmed::from)
             }
-            RequestClass::Names => self.names(volume, operation).await.map(Trimmed::from),
+            RequestClass::Names { .. } => self.names(volume, operation).await.map(Trimmed::from),
             RequestClass::Listing => self.listing(volume, operation).await.map(Trimmed::from),
             RequestClass::Sync { ino } => {
                 self.flush_for_sync(volume, ino, Some(session)).await?;
@@ -241,14 +241,17 @@ impl Coherence {
         self.recovered.until(|| (!self.table().recovers_any()).then_some(())).await;
     }
 
-    /// Waits until every session that had files open before a restart has come back and its cache
-    /// is flushed, or had the time to; and until its own is, whenever it came.
-    async fn await_recovery(&self, session: SessionId) {
-        let is_complete = || self.table().is_complete(session);
+    /// Waits until every session that had files open before a restart has come back, or had the
+    /// time to, and nothing of what concerns the request is left in its cache; and until its own
+    /// has nothing, whenever it came. Whether it had to.
+    async fn await_recovery(&self, session: SessionId, concern: Concern) -> bool {
+        let is_complete = || self.table().is_complete(session, concern);
         // Every request looks, few wait: the list is only for these.
-        if !is_complete() {
+        let waits = !is_complete();
+        if waits {
             self.recovered.until(|| is_complete().then_some(())).await;
         }
+        waits
     }
 }
 

@@ -209,9 +209,9 @@ impl<N: Net> Data<N> {
         };
         let heads = heads(grant, write.bytes, begun.settled, Target::Write(write));
         let (answer, _) = self.ask(first, &heads, bytes).await?;
-        self.unsynced.wrote(first, object, answer.boot, bears(grant));
+        self.unsynced.wrote(first, fenced(grant), answer.boot, bears(grant));
         for (peer, boot) in behind.iter().zip(boots) {
-            self.unsynced.wrote(*peer, object, boot.unwrap_or_default(), bears(grant));
+            self.unsynced.wrote(*peer, fenced(grant), boot.unwrap_or_default(), bears(grant));
         }
         begun.done();
         self.takes(grant, first, &answer, false);
@@ -352,7 +352,7 @@ impl<N: Net> Data<N> {
             Ok::<_, DataError>((peer, answer.boot))
         });
         for (peer, boot) in try_join_abreast(ABREAST, each).await? {
-            self.unsynced.wrote(peer, object, boot, bears(grant));
+            self.unsynced.wrote(peer, fenced(grant), boot, bears(grant));
         }
         begun.done();
         Ok(())
@@ -521,6 +521,11 @@ fn heads(grant: &Grant, data: u32, settled: u32, target: Target) -> Heads {
 /// Whether a file is to be had without one of the nodes of its grant.
 pub(crate) fn is_redundant(grant: &Grant) -> bool {
     grant.capability.strategy != Strategy::Single
+}
+
+/// What is written under a grant is remembered as that object's, under that fence.
+fn fenced(grant: &Grant) -> (u64, u64) {
+    (grant.capability.object, grant.capability.fence)
 }
 
 /// How many of its nodes may lose what they have of a file, and it is still to be had.

@@ -7,11 +7,13 @@
 //! write-back has failed.
 //!
 //! Where a file bears that some of its nodes lose what they have, something is lost only if more of
-//! them began another boot since: what the others kept those are given.
+//! them began another boot since: what the others kept those are given. Who has a file, and so what
+//! it bears, is another thing under each fence; so is what is lost.
 //!
 //! A flush is of all that a node has, so it ends what is remembered of all files there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outboard_wire::shared::Peer;
@@ -21,7 +23,10 @@ const OBJECTS: usize = 4096;
 /// Files of which it is remembered that something is lost, until that is said.
 const LOST: usize = 4096;
 
-/// Writes of one object at one node, all in one boot.
+/// An object under a fence.
+type Fenced = (u64, u64);
+
+/// Writes of one object at one node under one fence, all in one boot.
 #[derive(Clone, Copy, Debug)]
 struct Since {
     boot: u64,
@@ -36,11 +41,11 @@ struct Since {
 struct State {
     /// Counts acknowledgements.
     clock: u64,
-    nodes: BTreeMap<Peer, BTreeMap<u64, Since>>,
+    nodes: BTreeMap<Peer, BTreeMap<Fenced, Since>>,
     /// In which boot each node was last.
     boots: BTreeMap<Peer, u64>,
     /// Of objects that bear a loss: who lost something since their last sync.
-    losing: BTreeMap<u64, BTreeSet<Peer>>,
+    losing: BTreeMap<Fenced, BTreeSet<Peer>>,
     lost: BTreeSet<u64>,
     /// Something was lost since somebody asked whether anything was.
     any: bool,
@@ -55,9 +60,9 @@ impl Unsynced {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A node in this boot has acknowledged a change of an object that bears the loss of so many of
-    /// its nodes.
-    pub(crate) fn wrote(&self, peer: Peer, object: u64, boot: u64, bears: usize) {
+    /// A node in this boot has acknowledged a change of an object that bears, under this fence, the
+    /// loss of so many of its nodes.
+    pub(crate) fn wrote(&self, peer: Peer, object: Fenced, boot: u64, bears: usize) {
         let mut state = self.state();
         state.clock += 1;
         state.boots.insert(peer, boot);
@@ -109,7 +114,10 @@ impl Unsynced {
     /// Nodes that may have something of an object unflushed.
     pub(crate) fn of(&self, object: u64) -> Vec<Peer> {
         let state = self.state();
-        let has = state.nodes.iter().filter(|(_, objects)| objects.contains_key(&object));
+        let has = state
+            .nodes
+            .iter()
+            .filter(|(_, objects)| objects.range(fences(object)).next().is_some());
         has.map(|(peer, _)| *peer).collect()
     }
 
@@ -129,14 +137,13 @@ impl Unsynced {
         let mut state = self.state();
         let mut left = Vec::new();
         for (peer, objects) in &mut state.nodes {
-            if !members.contains(peer)
-                && let Some(since) = objects.remove(&object)
-            {
-                left.push((*peer, since.bears));
+            if !members.contains(peer) {
+                let all = objects.extract_if(fences(object), |_, _| true);
+                left.extend(all.map(|(object, since)| (*peer, object, since.bears)));
             }
         }
         state.nodes.retain(|_, objects| !objects.is_empty());
-        left.into_iter().for_each(|(peer, bears)| state.lose(peer, object, bears));
+        left.into_iter().for_each(|(peer, object, bears)| state.lose(peer, object, bears));
     }
 
     /// A node does not answer: what it has not flushed is lost there, if others have it.
@@ -163,7 +170,7 @@ impl Unsynced {
     /// Whether something of an object is lost, which is said once.
     pub(crate) fn take_lost(&self, object: u64) -> bool {
         let mut state = self.state();
-        state.losing.remove(&object);
+        state.losing.retain(|(of, _), _| *of != object);
         state.lost.remove(&object)
     }
 
@@ -178,16 +185,21 @@ impl Unsynced {
     pub(crate) fn forget(&self, object: u64) {
         let mut state = self.state();
         state.lost.remove(&object);
-        state.losing.remove(&object);
+        state.losing.retain(|(of, _), _| *of != object);
         state.nodes.retain(|_, objects| {
-            objects.remove(&object);
+            objects.retain(|(of, _), _| *of != object);
             !objects.is_empty()
         });
     }
 }
 
+/// An object under all fences.
+fn fences(object: u64) -> RangeInclusive<Fenced> {
+    (object, 0)..=(object, u64::MAX)
+}
+
 impl State {
-    fn lose(&mut self, peer: Peer, object: u64, bears: usize) {
+    fn lose(&mut self, peer: Peer, object: Fenced, bears: usize) {
         if bears > 0 {
             let losing = self.losing.entry(object).or_default();
             losing.insert(peer);
@@ -199,6 +211,7 @@ impl State {
             }
             self.losing.remove(&object);
         }
+        let (object, _) = object;
         tracing::error!(?peer, object, "a node lost power before what it acknowledged was synced");
         self.any = true;
         self.lost.insert(object);
@@ -218,8 +231,8 @@ mod tests {
     #[test]
     fn a_boot_that_ends_between_write_and_flush_is_said_once() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 0);
-        all.wrote(Peer::Node(2), 7, 1, 0);
+        all.wrote(NODE, (7, 1), 1, 0);
+        all.wrote(Peer::Node(2), (7, 1), 1, 0);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_any_lost() && !all.take_any_lost());
         assert!(all.take_lost(7) && !all.take_lost(7));
@@ -232,11 +245,11 @@ mod tests {
     #[test]
     fn a_write_in_another_boot_tells_of_the_loss_too() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 0);
-        all.wrote(NODE, 7, 2, 0);
+        all.wrote(NODE, (7, 1), 1, 0);
+        all.wrote(NODE, (7, 1), 2, 0);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_lost(7), "the first one");
-        all.wrote(NODE, 7, 2, 0);
+        all.wrote(NODE, (7, 1), 2, 0);
         all.flushed(NODE, all.now(), 2);
         all.flushed(NODE, all.now(), 3);
         assert!(!all.take_lost(7), "flushed before");
@@ -245,15 +258,15 @@ mod tests {
     #[test]
     fn a_flush_is_of_what_was_acknowledged_before_it() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 0);
+        all.wrote(NODE, (7, 1), 1, 0);
         let when = all.now();
-        all.wrote(NODE, 7, 1, 0);
-        all.wrote(NODE, 8, 1, 0);
+        all.wrote(NODE, (7, 1), 1, 0);
+        all.wrote(NODE, (8, 1), 1, 0);
         all.flushed(NODE, when, 1);
         assert_eq!(all.of(7), [NODE]);
         all.flushed(NODE, all.now(), 2);
         assert!(all.take_lost(7) && all.take_lost(8));
-        all.wrote(NODE, 9, 2, 0);
+        all.wrote(NODE, (9, 1), 2, 0);
         all.forget(9);
         all.flushed(NODE, all.now(), 3);
         assert!(!all.take_lost(9));
@@ -264,7 +277,7 @@ mod tests {
         let all = Unsynced::default();
         let wrote = |boots: [u64; 2]| {
             for (peer, boot) in [NODE, Peer::Node(2)].into_iter().zip(boots) {
-                all.wrote(peer, 7, boot, 1);
+                all.wrote(peer, (7, 1), boot, 1);
             }
         };
         let flushed = |boots: [u64; 2]| {
@@ -289,9 +302,9 @@ mod tests {
     fn who_is_left_out_counts_as_lost() {
         let all = Unsynced::default();
         for is_left_out in [true, false] {
-            all.wrote(NODE, 7, 1, 1);
-            all.wrote(Peer::Node(2), 7, 1, 1);
-            all.wrote(NODE, 8, 1, 0);
+            all.wrote(NODE, (7, 1), 1, 1);
+            all.wrote(Peer::Node(2), (7, 1), 1, 1);
+            all.wrote(NODE, (8, 1), 1, 0);
             assert_eq!(all.nodes(), (vec![NODE], vec![Peer::Node(2)]));
             if is_left_out {
                 all.goes_on(7, &[Peer::Node(2)]);
@@ -305,12 +318,37 @@ mod tests {
         }
     }
 
+    /// Of five members, of which three are enough, one was left out; then another, that had flushed
+    /// all but what it wrote since. The four had that, and three of them do; but the first counted
+    /// as one who had lost it, so the next sync said `EIO`.
+    #[test]
+    fn who_are_left_out_in_turn_have_not_lost_the_same() {
+        let all = Unsynced::default();
+        let members: Vec<Peer> = (1..=5).map(Peer::Node).collect();
+        let wrote = |fence: u64, members: &[Peer]| {
+            members.iter().for_each(|peer| all.wrote(*peer, (7, fence), 1, members.len() - 3));
+        };
+        wrote(1, &members);
+        all.goes_on(7, &members[1..]);
+        members[1..].iter().for_each(|peer| all.flushed(*peer, all.now(), 1));
+        wrote(2, &members[1..]);
+        all.goes_on(7, &members[2..]);
+        assert!(!all.take_any_lost() && !all.take_lost(7), "three have it");
+        // What two have is none.
+        wrote(1, &members);
+        all.goes_on(7, &members[1..]);
+        all.goes_on(7, &members[2..]);
+        assert!(!all.state().lost.contains(&7));
+        all.flushed(Peer::Node(3), all.now(), 2);
+        assert!(all.take_lost(7));
+    }
+
     /// A node was drained, and did not answer any more: who synced waited for it for ever.
     #[test]
     fn what_a_node_that_is_gone_had_not_flushed_is_lost() {
         let all = Unsynced::default();
-        all.wrote(NODE, 7, 1, 0);
-        all.wrote(NODE, 8, 1, 1);
+        all.wrote(NODE, (7, 1), 1, 0);
+        all.wrote(NODE, (8, 1), 1, 1);
         all.is_gone(NODE);
         assert_eq!(all.nodes(), (Vec::new(), Vec::new()));
         assert!(all.take_lost(7) && !all.take_lost(8), "of copies others have it");
@@ -323,11 +361,11 @@ mod tests {
             if all.is_crowded(NODE) {
                 all.flushed(NODE, all.now(), 1);
             }
-            all.wrote(NODE, object, 1, 0);
+            all.wrote(NODE, (object, 1), 1, 0);
         }
         assert!(all.state().nodes.values().all(|objects| objects.len() <= OBJECTS));
         for object in 0..2 * LOST as u64 {
-            all.wrote(NODE, object, object, 0);
+            all.wrote(NODE, (object, 1), object, 0);
             all.flushed(NODE, all.now(), u64::MAX);
         }
         assert_eq!(all.state().lost.len(), LOST);

@@ -97,7 +97,9 @@ struct Session {
     moved: bool,
     /// Clients that had it before; they do not get it back while its owner has a lease.
     former: BTreeSet<u64>,
-    /// Requests under way.
+    /// Which taking over this is, of all sessions.
+    turn: u64,
+    /// Requests under way, of this turn.
     busy: usize,
 }
 
@@ -115,10 +117,10 @@ pub(crate) enum Renewed {
 /// Whether a request of a session is taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Yes; [`Clients::done`] must follow.
-    Taken,
+    /// Yes, in this turn of the session; [`Clients::done`] must follow.
+    Taken(u64),
     /// The same, and it is the first one of its client.
-    Moved,
+    Moved(u64),
     /// Once what another client asked for this session has ended.
     Wait,
 }
@@ -129,6 +131,8 @@ pub(crate) struct Clients {
     term: Duration,
     all: BTreeMap<u64, Client>,
     sessions: BTreeMap<SessionId, Session>,
+    /// Times that a session was taken over.
+    turns: u64,
     gone: BTreeSet<u64>,
     gone_order: VecDeque<u64>,
     /// Lives so far.
@@ -148,6 +152,7 @@ impl Clients {
             term,
             all: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            turns: 0,
             gone: BTreeSet::new(),
             gone_order: VecDeque::new(),
             lives: 0,
@@ -357,17 +362,20 @@ impl Clients {
         let owner = self.sessions.get(&session).map(|known| known.owner);
         let owner_lives =
             owner.is_some_and(|owner| self.lives(owner) && self.has_lease(owner.client, now));
+        let turn = self.turns + 1;
         let Some(known) = self.sessions.get_mut(&session) else {
             if count >= SESSIONS_MAX {
                 return Err(Errno::EMFILE);
             }
             let former = BTreeSet::new();
-            self.sessions.insert(session, Session { owner: who, moved: true, former, busy: 1 });
-            return Ok(Admission::Moved);
+            let known = Session { owner: who, moved: true, former, turn, busy: 1 };
+            self.sessions.insert(session, known);
+            self.turns = turn;
+            return Ok(Admission::Moved(turn));
         };
         if known.owner == who {
             known.busy += 1;
-            return Ok(Admission::Taken);
+            return Ok(Admission::Taken(known.turn));
         }
         let is_another = known.owner.client != who.client;
         if is_another && known.former.contains(&who.client) && owner_lives {
@@ -383,8 +391,10 @@ impl Clients {
                 known.former.pop_first();
             }
         }
-        (known.owner, known.moved, known.busy) = (who, true, 1);
-        Ok(Admission::Moved)
+        (known.owner, known.moved) = (who, true);
+        (known.turn, known.busy) = (turn, 1);
+        self.turns = turn;
+        Ok(Admission::Moved(turn))
     }
 
     /// A client says that a session is back; whether that is news to the volume, which hears of it
@@ -394,11 +404,21 @@ impl Clients {
         known.is_some_and(|known| !std::mem::take(&mut known.moved))
     }
 
-    /// What was asked for a session has ended.
-    pub(crate) fn done(&mut self, session: SessionId) {
-        if let Some(known) = self.sessions.get_mut(&session) {
+    /// What was asked for a session in this turn has ended, or waits for others.
+    pub(crate) fn done(&mut self, session: SessionId, turn: u64) {
+        if let Some(known) = self.in_turn(session, turn) {
             known.busy = known.busy.saturating_sub(1);
         }
+    }
+
+    /// What waited for others goes on; false if the session was taken over meanwhile, or is gone.
+    pub(crate) fn goes_on(&mut self, session: SessionId, turn: u64) -> bool {
+        let known = self.in_turn(session, turn);
+        known.map(|known| known.busy += 1).is_some()
+    }
+
+    fn in_turn(&mut self, session: SessionId, turn: u64) -> Option<&mut Session> {
+        self.sessions.get_mut(&session).filter(|known| known.turn == turn)
     }
 
     /// Whether a session is this client's.

@@ -1,6 +1,8 @@
 //! File operations of hosts: decoded, checked against who uses the files' bytes, carried out by the
 //! volume, and encoded.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use outboard_base::task::RangeGuard;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp, limits};
 use outboard_flow::Net;
@@ -22,16 +24,42 @@ const NAMES: usize = 64;
 /// What locks of ranges lock.
 const BLOCK: u64 = limits::BLOCK as u64;
 
-/// A request of a session under way; others may take the session over once it is dropped.
+/// A request of a session under way; others may take the session over once it is dropped, or while
+/// it stands [aside](Busy::aside).
 pub(crate) struct Busy<'m, K, M, N> {
     meta: &'m Meta<K, M, N>,
+    who: Who,
     session: SessionId,
+    turn: u64,
+    holds: AtomicBool,
+}
+
+impl<K, M, N> Busy<'_, K, M, N> {
+    /// What comes of `work` that waits for others, and does nothing that is the session's. Who
+    /// takes the session over does not wait for it, as that may be for a node that is away; then
+    /// nothing more is done here: what is to be done is asked again.
+    ///
+    /// # Errors
+    /// `ESTALE` if the session was taken over.
+    pub(crate) async fn aside<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.lets_go();
+        let done = work.await;
+        let goes_on = self.meta.clients().goes_on(self.session, self.turn);
+        self.holds.store(goes_on, Ordering::SeqCst);
+        if goes_on { done } else { Err(Errno::ESTALE) }
+    }
+
+    fn lets_go(&self) {
+        if self.holds.swap(false, Ordering::SeqCst) {
+            self.meta.clients().done(self.session, self.turn);
+            self.meta.sessions_changed().notify();
+        }
+    }
 }
 
 impl<K, M, N> Drop for Busy<'_, K, M, N> {
     fn drop(&mut self) {
-        self.meta.clients().done(self.session);
-        self.meta.sessions_changed().notify();
+        self.lets_go();
     }
 }
 
@@ -63,13 +91,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         payload: Vec<u8>,
         wall: Timestamp,
     ) -> Result<Reply> {
-        let client = who.client;
         let (header, request) = Request::decode(request)?;
         if header.session != asker.session {
             return Err(Errno::EPERM);
         }
-        let _busy = self.speak_for(who, asker.session).await?;
-        let _lane = self.lane_of(&header).await;
+        let busy = &self.speak_for(who, asker.session).await?;
+        let _lane = busy.aside(self.lane_of(&header)).await?;
         match request {
             Request::Reclaim { .. } => self.losses().hands_in(asker.session),
             _ => self.losses().came(asker.session, header.flags.has(Flags::REPLAY)),
@@ -80,41 +107,43 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             Request::Create { parent, name, flags, .. } => {
                 let cuts = flags & open_flags::TRUNC != 0;
                 let answer = if cuts {
-                    self.create_and_cut(who, &of, &request, (parent, name)).await?
+                    self.create_and_cut(busy, &of, &request, (parent, name)).await?
                 } else {
-                    self.carry_out(&of, &request, payload).await?
+                    self.carry_out(busy, &of, &request, payload).await?
                 };
-                encode(&self.with_its_size(client, answer).await?)
+                encode(&busy.aside(self.with_its_size(who.client, answer)).await?)
             }
-            _ => encode(&self.concerning(who, &of, concern(&request), &request, payload).await?),
+            _ => encode(&self.concerning(busy, &of, concern(&request), &request, payload).await?),
         }
     }
 
     /// Carries out an operation once others have what they may have of the file that it concerns.
     async fn concerning(
         &self,
-        who: Who,
+        busy: &Busy<'_, K, M, N>,
         of: &Operation<'_>,
         concern: Option<(Ino, Concern)>,
         request: &Request<'_>,
         payload: Vec<u8>,
     ) -> Result<Answer> {
-        match concern {
-            Some((ino, Concern::Cut)) if !self.writes_itself(who, ino) => {
-                return self.cut_for_another(of, ino, request, payload).await;
+        let mode = match concern {
+            Some((ino, Concern::Cut)) if !self.writes_itself(busy.who, ino) => {
+                return self.cut_for_another(busy, of, ino, (request, payload)).await;
             }
-            Some((ino, Concern::Cut)) => self.settle(ino, who.client, Mode::Write).await?,
-            Some((ino, Concern::Look)) => self.settle(ino, who.client, Mode::Read).await?,
-            None => {}
+            Some((_, Concern::Cut)) => Mode::Write,
+            Some((_, Concern::Look)) | None => Mode::Read,
+        };
+        if let Some((ino, _)) = concern {
+            busy.aside(self.settle(ino, busy.who.client, mode)).await?;
         }
-        self.carry_out(of, request, payload).await
+        self.carry_out(busy, of, request, payload).await
     }
 
     /// A `Create` that truncates what it finds. Its name may lead to another file by the time that
     /// nobody else has the first: then that one's turn comes. So what is opened is what is cut.
     async fn create_and_cut(
         &self,
-        who: Who,
+        busy: &Busy<'_, K, M, N>,
         of: &Operation<'_>,
         request: &Request<'_>,
         (parent, name): (Ino, &[u8]),
@@ -123,7 +152,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let found = self.look_up(of, parent, name).await?;
             let of = Operation { leads_to: Some(found), ..*of };
             let cut = found.map(|ino| (ino, Concern::Cut));
-            match self.concerning(who, &of, cut, request, Vec::new()).await {
+            match self.concerning(busy, &of, cut, request, Vec::new()).await {
                 Err(Errno::EAGAIN) => {}
                 done => return done,
             }
@@ -135,19 +164,21 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// All of it is in the file's turn: what another writes behind the new end comes after it.
     async fn cut_for_another(
         &self,
+        busy: &Busy<'_, K, M, N>,
         of: &Operation<'_>,
         ino: Ino,
-        request: &Request<'_>,
-        payload: Vec<u8>,
+        (request, payload): (&Request<'_>, Vec<u8>),
     ) -> Result<Answer> {
-        let _turn = self.cleared(ino, NOBODY, Mode::Write).await?;
-        let answer = self.carry_out(of, request, payload).await?;
-        if let Err(errno) = self.cut_in_turn(ino).await {
-            self.delegations().must_resolve(ino);
-            // It is done here: not to be tried again.
-            return Err(if errno == Errno::EAGAIN { Errno::EIO } else { errno });
-        }
-        Ok(answer)
+        let _turn = busy.aside(self.cleared(ino, NOBODY, Mode::Write)).await?;
+        let answer = self.carry_out(busy, of, request, payload).await?;
+        let cut = async {
+            self.cut_in_turn(ino).await.map_err(|errno| {
+                self.delegations().must_resolve(ino);
+                // It is done here: not to be tried again.
+                if errno == Errno::EAGAIN { Errno::EIO } else { errno }
+            })
+        };
+        busy.aside(cut).await.map(|()| answer)
     }
 
     fn writes_itself(&self, who: Who, ino: Ino) -> bool {
@@ -158,12 +189,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     /// By the volume, or, if it is about bytes that it does not have, by the nodes.
     async fn carry_out(
         &self,
+        busy: &Busy<'_, K, M, N>,
         of: &Operation<'_>,
         request: &Request<'_>,
         payload: Vec<u8>,
     ) -> Result<Answer> {
         if let Request::Fsync { .. } | Request::Syncfs = request {
-            self.before_sync(of, request).await?;
+            busy.aside(self.before_sync(of, request)).await?;
         }
         if let Request::Statfs { .. } = *request {
             self.ask_for_space().await;
@@ -177,6 +209,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             None => volume.handle(caller, header, asked, bytes, of.wall).await,
         };
         let mut answer = match answer {
+            Err(Errno::EOPNOTSUPP) if matches!(request, Request::Read { .. }) => {
+                busy.aside(self.bytes(of, request, &payload)).await?
+            }
             Err(Errno::EOPNOTSUPP) => self.bytes(of, request, &payload).await?,
             answer => answer?,
         };
@@ -185,7 +220,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             (FileReply::Written(_), Request::Write { ino, flags, .. })
                 if flags & write_flags::DSYNC != 0 =>
             {
-                self.sync_written(of, *ino).await?;
+                busy.aside(self.sync_written(of, *ino)).await?;
             }
             _ => {}
         }
@@ -263,30 +298,30 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             let mut clients = self.clients();
             match clients.admit(who, session, self.net().now()) {
                 Ok(Admission::Wait) => None,
-                Ok(Admission::Taken) => Some(Ok(())),
-                Ok(Admission::Moved) => {
+                Ok(Admission::Taken(turn)) => Some(Ok(turn)),
+                Ok(Admission::Moved(turn)) => {
                     // What it missed it is told again, and what it waits for it asks again: before
                     // anything else of it, which may be that.
                     self.volume().is_back(session);
-                    Some(Ok(()))
+                    Some(Ok(turn))
                 }
                 Err(errno) => Some(Err(errno)),
             }
         });
-        admitted.await?;
+        let turn = admitted.await?;
         if self.chores().is_grace() {
             self.losses().came(session, true);
         }
-        Ok(Busy { meta: self, session })
+        Ok(Busy { meta: self, who, session, turn, holds: AtomicBool::new(true) })
     }
 
     /// What is sent again waits for the end of what was sent before, which may be under way.
-    async fn lane_of(&self, header: &Header) -> Option<RangeGuard<'_>> {
+    async fn lane_of(&self, header: &Header) -> Result<Option<RangeGuard<'_>>> {
         if header.sequence == 0 {
-            return None;
+            return Ok(None);
         }
         let lane = u64::from(header.lane) * BLOCK;
-        Some(self.lanes().exclusive_on(Ino(header.session.0), lane..lane + 1).await)
+        Ok(Some(self.lanes().exclusive_on(Ino(header.session.0), lane..lane + 1).await))
     }
 
     /// A session is gone for good.
@@ -316,9 +351,9 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         ino: Ino,
         layout: Layout,
     ) -> Result<Reply> {
-        let _busy = self.speak_for(who, asker.session).await?;
+        let busy = self.speak_for(who, asker.session).await?;
         // Who has a delegation knows the layout.
-        self.free(ino).await?;
+        busy.aside(self.free(ino)).await?;
         let header =
             Header { cred: asker.peer.clone(), session: asker.session, ..Header::default() };
         self.volume().set_layout(&caller(asker), &header, ino, layout).await?;

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::pin::pin;
 use std::time::Duration;
 
 use outboard_base::limits::FILE_SIZE_MAX;
@@ -24,7 +25,7 @@ use crate::bytes::{Beside, errno};
 use crate::copies::{STRIP, Sealed, is_told, peer};
 use crate::delegations::Held;
 use crate::grants::NOBODY;
-use crate::nodes::QUICK;
+use crate::nodes::{PATIENCE, QUICK, first_of};
 
 /// How long members are given to flush what others wrote there, too.
 const FLUSH: Duration = Duration::from_secs(30);
@@ -107,19 +108,27 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
         let members = self.nodes_of(&spread);
         let call = Call::Doubts { object: ino.0 };
-        let all_trust = async || {
-            let asked = members.iter().map(|member| self.ask(peer(member), &call, QUICK));
+        let all_trust = async |patience: Duration| {
+            let asked = members.iter().map(|member| self.ask(peer(member), &call, patience));
             let answers = join_all(asked.collect()).await;
             answers.into_iter().all(|answer| answer == Ok(Reply::Done))
         };
-        // One that does not answer is not waited for; one that lost power meanwhile doubts.
-        if all_trust().await {
-            let flushed = self.within(FLUSH, self.data().flush(members.iter().map(peer))).await;
-            match (all_trust().await, flushed) {
-                (true, Some(Ok(()))) => return Ok(()),
+        // One that does not answer is not waited for, nor one that falls silent meanwhile; one that
+        // lost power meanwhile doubts.
+        let begun = self.net().now();
+        let mut flush = pin!(self.data().flush(members.iter().map(peer)));
+        let mut trusts = all_trust(QUICK).await;
+        while trusts {
+            let mut look = pin!(self.net().sleep(QUICK));
+            let flushed = first_of(flush.as_mut(), look.as_mut()).await;
+            trusts = all_trust(PATIENCE).await;
+            match flushed {
+                Some(Ok(())) if trusts => return Ok(()),
+                // The medium of one fails: who decides goes on without it.
+                Some(Err(_)) => break,
+                None if self.net().now().since(begun) < FLUSH => {}
                 // It takes long.
-                (true, None) => return Err(Errno::EAGAIN),
-                // One has lost power, or its medium fails: who decides goes on without it.
+                None if trusts => return Err(Errno::EAGAIN),
                 _ => {}
             }
         }

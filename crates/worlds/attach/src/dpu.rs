@@ -30,8 +30,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outboard_base::Time;
 use outboard_base::ledger::{Count, Ledger};
+use outboard_base::{SessionId, Time};
 use outboard_cache::policy::Policies;
 use outboard_dpc::dpu::{AttachmentId, Grace, Limits, Service};
 use outboard_link::beat::Beat;
@@ -326,7 +326,12 @@ impl<V: Housekeeping, S: Housekeeping, R: Runtime> Dpu<V, R, S> {
     }
 
     fn end_grace(&mut self) {
-        let missing: Vec<_> = self.grace.missing().collect();
+        // Who is here may have something under way that takes longer.
+        let is_away = |session: &SessionId| {
+            let lingers = self.peers.lingering.iter().any(|one| one.session == *session);
+            !self.service.serves(*session) && !lingers
+        };
+        let missing: Vec<_> = self.grace.missing().filter(is_away).collect();
         for session in missing {
             tracing::warn!(%session, "did not come back in time: its files and locks are released");
             self.sessions.remove(session);

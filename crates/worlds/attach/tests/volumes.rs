@@ -31,6 +31,7 @@ use outboard_wire::nvmefs::{Dispatch, Status};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// A volume that answers every request with its number, and notes what else it is asked to do.
 struct Toy {
@@ -170,6 +171,7 @@ fn serve<V: Housekeeping, S: Housekeeping>(
 ) -> JoinHandle<()> {
     let volumes = (Arc::clone(volumes.0), Arc::clone(volumes.1));
     let options = DpuOptions {
+        grace: GRACE,
         tidy_every: Duration::from_millis(20),
         beat_limit: Duration::from_millis(200),
         ..DpuOptions::new(dir.join("socket"), dir.join("sessions"))
@@ -323,4 +325,29 @@ fn of_two_volumes_either_may_be_missing_and_the_other_has_the_caches() {
     ask_side(dir.path(), &json!({"command": "shutdown"}));
     serving.join().unwrap();
     assert_eq!(shared.count("sync"), 1);
+}
+
+/// A host was attached again in time, and one of its replays waited for a node that was away, for
+/// longer than a host has to come back. It was forgotten, and the next life of the DPU side did not
+/// wait for it.
+#[test]
+fn who_is_attached_is_not_forgotten_because_a_replay_takes_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shared, none) = (Toy::new(2), Arc::new(NoVolume));
+    let lives = |ended: u32| {
+        let serving = serve(dir.path(), (&none, &shared));
+        let host = Host::attach(dir.path());
+        // It never says that all is handed in.
+        shared.wait_for("end_grace", ended);
+        let noted = std::fs::read_to_string(dir.path().join("sessions")).unwrap();
+        ask_side(dir.path(), &json!({"command": "shutdown"}));
+        serving.join().unwrap();
+        drop(host);
+        noted
+    };
+    let session = format!("\n9 {} {} ", rustix::process::geteuid().as_raw(), std::process::id());
+    for ended in 1..=2 {
+        let noted = lives(ended);
+        assert!(noted.contains(&session), "life {ended}: {noted}");
+    }
 }

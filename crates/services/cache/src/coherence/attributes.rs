@@ -10,6 +10,7 @@ use outboard_wire::cache::Grant;
 use outboard_wire::file::{Attr, Dirents, DirentsWriter, Reply, Request, open_flags};
 
 use super::flush::stamp;
+use super::grant_table::Concern;
 use super::grants::nothing_is_cached;
 use super::{Coherence, Operation, unreachable};
 use outboard_volume::Volume;
@@ -64,6 +65,16 @@ impl Coherence {
         self.overlay(session, attr)
     }
 
+    /// Waits until no cache has anything of an inode from before a start: then `attr`, which the
+    /// volume said before, is what it says now.
+    async fn recovered_of<V: Volume>(&self, volume: &V, session: SessionId, attr: &mut Attr) {
+        let waited = self.await_recovery(session, Concern::Inodes(attr.ino, attr.ino)).await;
+        // What has no bytes has none in a cache.
+        if waited && let Ok((now, _)) = volume.cacheable(attr.ino).await {
+            *attr = now;
+        }
+    }
+
     /// A request that answers with the attributes of what a name leads to.
     pub(super) async fn names<V: Volume>(
         &self,
@@ -77,6 +88,9 @@ impl Coherence {
             _ => None,
         };
         let mut answer = operation.run(volume).await?;
+        if let Reply::Entry(attr) | Reply::Created(attr, _) = &mut answer.reply {
+            self.recovered_of(volume, session, attr).await;
+        }
         if let (Some(flags), Reply::Created(attr, fh)) = (opened, &mut answer.reply) {
             if flags & open_flags::TRUNC != 0 && !self.grants_on(attr.ino).is_empty() {
                 self.truncate_found(volume, session, attr, now).await?;
@@ -123,7 +137,9 @@ impl Coherence {
         let mut answer = operation.run(volume).await?;
         let about = |ino: Ino| {
             let view = self.view(ino, session);
-            view.other_writes || view.mine.is_some_and(|held| held.writes())
+            view.other_writes
+                || view.mine.is_some_and(|held| held.writes())
+                || !self.table().is_complete(session, Concern::Inodes(ino, ino))
         };
         let entries = || Dirents::new(answer.payload.bytes()).flatten();
         if !entries().any(|entry| entry.attr.is_some() && about(entry.ino)) {
@@ -135,6 +151,7 @@ impl Coherence {
             if about(entry.ino)
                 && let Some(attr) = &mut entry.attr
             {
+                self.recovered_of(volume, session, attr).await;
                 self.seen(volume, session, attr).await?;
             }
             writer.push(&entry)?;

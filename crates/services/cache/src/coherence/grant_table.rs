@@ -157,6 +157,36 @@ pub(super) struct View {
     pub(super) other_writes: bool,
 }
 
+/// Of which inodes a request must know what caches held before a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Concern {
+    Nothing,
+    /// These, which may be one.
+    Inodes(Ino, Ino),
+    Anything,
+}
+
+/// A cache that is being emptied of what an earlier life of the DPU side left.
+#[derive(Default)]
+struct Recovery {
+    /// Everybody waits for that, not its own session alone.
+    all: bool,
+    /// Inodes of which it may have pages; `None` until that was looked up.
+    left: Option<BTreeSet<Ino>>,
+}
+
+impl Recovery {
+    fn holds(&self, concern: Concern) -> bool {
+        match (&self.left, concern) {
+            (_, Concern::Nothing) => false,
+            (None, _) | (_, Concern::Anything) => true,
+            (Some(left), Concern::Inodes(one, other)) => {
+                left.contains(&one) || left.contains(&other)
+            }
+        }
+    }
+}
+
 /// Caches, grants, and what is owed to whom.
 #[derive(Default)]
 pub(super) struct GrantTable {
@@ -166,8 +196,8 @@ pub(super) struct GrantTable {
     expected: BTreeSet<SessionId>,
     /// After a start, until whoever is missing is given up.
     returning: bool,
-    /// Sessions whose caches are being emptied, and whether everybody waits for that.
-    recovering: BTreeMap<SessionId, bool>,
+    /// Sessions whose caches are being emptied.
+    recovering: BTreeMap<SessionId, Recovery>,
     /// What could not be written back, and who has not heard of it yet (`None`: who asks first).
     failed: BTreeMap<(Ino, Option<SessionId>), Errno>,
     /// Inodes that sessions had in their caches in an earlier life of the DPU side, and may have
@@ -181,10 +211,13 @@ impl GrantTable {
         self.caches.len() + self.expected.len() + self.recovering.len() + self.failed.len()
     }
 
-    /// Whether the volume holds all that `session` may have to see.
-    pub(super) fn is_complete(&self, session: SessionId) -> bool {
-        let waits = |(other, all): (&SessionId, &bool)| *all || *other == session;
-        self.expected.is_empty() && !self.recovering.iter().any(waits)
+    /// Whether the volume holds all that `session` may have to see of what concerns it.
+    pub(super) fn is_complete(&self, session: SessionId, concern: Concern) -> bool {
+        let waits = |(other, recovery): (&SessionId, &Recovery)| {
+            (recovery.all || *other == session) && recovery.holds(concern)
+        };
+        concern == Concern::Nothing
+            || (self.expected.is_empty() && !self.recovering.iter().any(waits))
     }
 
     pub(super) fn expect(&mut self, session: SessionId) {
@@ -207,12 +240,27 @@ impl GrantTable {
     /// it; later, who comes with a cache makes nobody wait but itself.
     pub(super) fn recovers(&mut self, session: SessionId) {
         self.expected.remove(&session);
-        self.recovering.insert(session, self.returning);
+        self.recovering.insert(session, Recovery { all: self.returning, left: None });
     }
 
     /// The cache of `session` is being emptied, and nobody waited for it.
     pub(super) fn recovers_late(&self, session: SessionId) -> bool {
-        self.recovering.get(&session) == Some(&false)
+        self.recovering.get(&session).is_some_and(|recovery| !recovery.all)
+    }
+
+    /// It has pages of these inodes alone.
+    pub(super) fn has_left(&mut self, session: SessionId, inodes: BTreeSet<Ino>) {
+        if let Some(recovery) = self.recovering.get_mut(&session) {
+            recovery.left = Some(inodes);
+        }
+    }
+
+    /// It has none of this one any more.
+    pub(super) fn is_emptied_of(&mut self, session: SessionId, ino: Ino) {
+        let recovery = self.recovering.get_mut(&session);
+        if let Some(left) = recovery.and_then(|recovery| recovery.left.as_mut()) {
+            left.remove(&ino);
+        }
     }
 
     /// A cache is being emptied of what an earlier life of the DPU side left.

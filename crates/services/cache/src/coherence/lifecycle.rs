@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dpu::{Found, Pulled, Slot};
-use outboard_base::task::yield_now;
+use crate::dpu::{Found, Pulled, Slot, TakenOut};
+use outboard_base::task::{join_all, yield_now};
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
@@ -37,14 +37,20 @@ struct Emptying<'a> {
     written: Written,
     /// The records of inodes that may have been written.
     slots: BTreeMap<Ino, Slot>,
-    /// Inodes whose bytes go to the volume, and whose do not, as far as somebody asked.
-    may: BTreeMap<Ino, bool>,
-    /// Inodes of which something is lost.
-    lost: BTreeSet<Ino>,
-    /// Pages that could not be written back and are tried again.
-    failures: u64,
-    /// Rounds in which there were such.
+    /// Rounds in which there were pages that could not be written back and are tried again.
     rounds: u32,
+    /// In this one pages are given up where they are.
+    over: bool,
+}
+
+/// What became of a page of a cache that is being emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Emptied {
+    Gone,
+    /// It is there still.
+    Stays,
+    /// The same: it could not be written back, and is tried again.
+    Failed,
 }
 
 impl<'a> Emptying<'a> {
@@ -58,20 +64,19 @@ impl<'a> Emptying<'a> {
             .filter(|(ino, _, grant)| concerns(ino, *grant))
             .map(|(ino, slot, _)| (*ino, *slot))
             .collect();
-        let (may, lost) = (BTreeMap::new(), BTreeSet::new());
-        Emptying { cache, written, slots, may, lost, failures: 0, rounds: 0 }
+        Emptying { cache, written, slots, rounds: 0, over: false }
     }
 
-    /// Whether dirty pages of an inode go to the volume.
-    async fn may_go<V: Volume>(&mut self, volume: &V, ino: Ino, slot: Option<Slot>) -> bool {
-        if slot.is_none() {
-            return false;
+    /// Whether dirty pages of an inode go to the volume; `None` if it is gone.
+    async fn may_go<V: Volume>(&self, volume: &V, ino: Ino) -> Option<bool> {
+        if !self.slots.contains_key(&ino) {
+            return Some(false);
         }
-        let Written::Claimed { since } = self.written else { return true };
-        if let Some(known) = self.may.get(&ino) {
-            return *known;
-        }
-        let may = volume.may_write(&self.cache.caller, ino).await.unwrap_or(false);
+        let Written::Claimed { since } = self.written else { return Some(true) };
+        let may = match volume.may_write(&self.cache.caller, ino).await {
+            Err(Errno::ESTALE) => return None,
+            may => may.unwrap_or(false),
+        };
         let newer = match since {
             Some(since) => volume.cacheable(ino).await.is_ok_and(|(attr, _)| attr.mtime >= since),
             None => false,
@@ -80,16 +85,7 @@ impl<'a> Emptying<'a> {
             tracing::warn!(%ino, session = %self.cache.session(),
                 "others wrote a file while the process that had it in its cache was away too long");
         }
-        self.may.insert(ino, may && !newer);
-        may && !newer
-    }
-
-    /// Something of an inode is lost; said once.
-    fn is_lost(&mut self, ino: Ino, errno: Errno) {
-        if self.lost.insert(ino) {
-            tracing::error!(%ino, session = %self.cache.session(), %errno,
-                "what was written in a cache is lost: it cannot be written back");
-        }
+        Some(may && !newer)
     }
 }
 
@@ -112,8 +108,8 @@ impl Coherence {
         self.recovered.notify();
     }
 
-    /// A session brings a cache. Until [`Coherence::recover`] has ended, its requests wait, and
-    /// after a start everybody's.
+    /// A session brings a cache. Until [`Coherence::recover`] has emptied it of a file, its
+    /// requests about that wait, and after a start everybody's.
     pub fn attach(&self, caller: Caller, setup: CacheSetup) -> Arc<Cache> {
         let cache = Arc::new(Cache::new(caller, setup));
         self.concern(|table| table.recovers(cache.session()));
@@ -190,15 +186,12 @@ impl Coherence {
                 break;
             }
             // A host that puts new pages in for ever is not followed for ever.
-            let over = std::mem::replace(&mut last, (cache.clock)() >= deadline);
-            let failures = emptying.failures;
-            for found in &found {
-                self.empty_one(volume, &mut emptying, found, over).await?;
-            }
-            if over {
+            emptying.over = std::mem::replace(&mut last, (cache.clock)() >= deadline);
+            let failed = self.empty_each(volume, &emptying, &found).await?;
+            if emptying.over {
                 return Err(Errno::EIO);
             }
-            if emptying.failures > failures {
+            if failed {
                 emptying.rounds += 1;
                 let until = (cache.clock)().after(RETRY_AFTER * (1 << emptying.rounds.min(8)));
                 while (cache.clock)() < until {
@@ -213,32 +206,74 @@ impl Coherence {
         Ok(())
     }
 
-    /// One page: into the volume if it is dirty and may go there, and out of the cache. With `over`
-    /// it is given up where it is.
+    /// Pages, inode by inode, side by side: one may have to wait for long, as for a node that is
+    /// away, and nobody else waits for it. Records are frozen, so what is found is all there is.
+    /// Whether some could not be written back.
+    async fn empty_each<V: Volume>(
+        &self,
+        volume: &V,
+        emptying: &Emptying<'_>,
+        found: &[Found],
+    ) -> Result<bool> {
+        let session = emptying.cache.session();
+        let of_one: Vec<&[Found]> = found.chunk_by(|a, b| a.entry.ino == b.entry.ino).collect();
+        let inodes = of_one.iter().filter_map(|pages| Some(Ino(pages.first()?.entry.ino)));
+        self.concern(|table| table.has_left(session, inodes.collect()));
+        self.recovered.notify();
+        let each = of_one.into_iter().map(|pages| self.empty_inode(volume, emptying, pages));
+        let failed: Vec<bool> =
+            join_all(each.collect()).await.into_iter().collect::<Result<_>>()?;
+        Ok(failed.contains(&true))
+    }
+
+    /// The pages of one inode. Whether some could not be written back.
+    async fn empty_inode<V: Volume>(
+        &self,
+        volume: &V,
+        emptying: &Emptying<'_>,
+        pages: &[Found],
+    ) -> Result<bool> {
+        let Some(ino) = pages.first().map(|page| Ino(page.entry.ino)) else { return Ok(false) };
+        let session = emptying.cache.session();
+        let goes = emptying.may_go(volume, ino).await;
+        let may = goes == Some(true);
+        // Its word alone says that it was written: nobody else hears of it.
+        let whose = (!may).then_some(session);
+        let mut outcomes = Vec::new();
+        let mut lost = None;
+        for page in pages {
+            let (outcome, failed) = self.empty_one(volume, emptying, page, may).await?;
+            outcomes.push(outcome);
+            lost = lost.or(failed);
+        }
+        if let Some(errno) = lost.filter(|_| goes.is_some()) {
+            self.concern(|table| table.failed(ino, whose, errno));
+            tracing::error!(%ino, %session, %errno,
+                "what was written in a cache is lost: it cannot be written back");
+        }
+        if outcomes.iter().all(|outcome| *outcome == Emptied::Gone) {
+            self.concern(|table| table.is_emptied_of(session, ino));
+            self.recovered.notify();
+        }
+        Ok(outcomes.contains(&Emptied::Failed))
+    }
+
+    /// One page: into the volume if it is dirty and `may` go there, and out of the cache; and why
+    /// it is lost, if it is.
     async fn empty_one<V: Volume>(
         &self,
         volume: &V,
-        emptying: &mut Emptying<'_>,
+        emptying: &Emptying<'_>,
         found: &Found,
-        over: bool,
-    ) -> Result<()> {
+        may: bool,
+    ) -> Result<(Emptied, Option<Errno>)> {
         let cache = emptying.cache;
-        let ino = Ino(found.entry.ino);
-        let slot = emptying.slots.get(&ino).copied();
-        let may = emptying.may_go(volume, ino, slot).await;
-        // Its word alone says that it was written: nobody else hears of it.
-        let whose = (!may).then_some(cache.session());
-        let lost = |emptying: &mut Emptying<'_>, errno| {
-            self.concern(|table| table.failed(ino, whose, errno));
-            emptying.is_lost(ino, errno);
-        };
-        if over {
-            if slot.is_some() && (found.is_dirty() || found.is_being_written()) {
-                lost(emptying, Errno::EIO);
-            }
-            return Ok(());
+        let slot = emptying.slots.get(&Ino(found.entry.ino)).copied();
+        if emptying.over {
+            let is_lost = slot.is_some() && (found.is_dirty() || found.is_being_written());
+            return Ok((Emptied::Stays, is_lost.then_some(Errno::EIO)));
         }
-        let mut drops = !may;
+        let (mut drops, mut lost) = (!may, None);
         if let (Some(slot), true) = (slot, found.is_dirty()) {
             let saved = match may {
                 true => {
@@ -249,18 +284,13 @@ impl Coherence {
             };
             match saved {
                 Ok(()) => {}
-                Err(_) if may && emptying.rounds < RETRIES => {
-                    emptying.failures += 1;
-                    return Ok(());
-                }
-                Err(errno) => {
-                    drops = true;
-                    lost(emptying, errno);
-                }
+                Err(_) if may && emptying.rounds < RETRIES => return Ok((Emptied::Failed, None)),
+                Err(errno) => (drops, lost) = (true, Some(errno)),
             }
         }
-        cache.control.take_out(found, drops).map_err(unreachable)?;
-        Ok(())
+        let taken = cache.control.take_out(found, drops).map_err(unreachable)?;
+        let outcome = if taken == TakenOut::Free { Emptied::Gone } else { Emptied::Stays };
+        Ok((outcome, lost))
     }
 
     /// Writes one page back, of an inode whose grant is `known` or was an earlier life's.

@@ -4,6 +4,8 @@ use outboard_base::{Fh, Ino};
 use outboard_volume::Payload;
 use outboard_wire::file::{Request, open_flags};
 
+use super::grant_table::Concern;
+
 /// What becomes of the pages of an inode that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drops {
@@ -28,8 +30,8 @@ pub(super) enum RequestClass {
     Attributes { ino: Ino },
     /// Opens a file.
     Open { ino: Ino, flags: u32 },
-    /// Answers with attributes of what a name leads to.
-    Names,
+    /// Answers with attributes of what a name leads to, and may cut that.
+    Names { cuts: bool },
     /// Answers with attributes of many.
     Listing,
     /// Makes a file durable.
@@ -40,6 +42,27 @@ pub(super) enum RequestClass {
     Release { ino: Ino, fh: Fh },
     /// Takes a name away, and with it perhaps an inode.
     Removal,
+}
+
+impl RequestClass {
+    /// Of which inodes it is to be known beforehand what caches held before a start. Which one a
+    /// name leads to its answer says.
+    pub(super) fn concern(&self) -> Concern {
+        match *self {
+            RequestClass::Read { ino, .. }
+            | RequestClass::Write { ino, .. }
+            | RequestClass::Attributes { ino }
+            | RequestClass::Open { ino, .. }
+            | RequestClass::Sync { ino }
+            | RequestClass::Release { ino, .. } => Concern::Inodes(ino, ino),
+            RequestClass::Change { ino, other, .. } => Concern::Inodes(ino, other.unwrap_or(ino)),
+            RequestClass::Names { cuts: true } | RequestClass::SyncAll => Concern::Anything,
+            RequestClass::Names { cuts: false }
+            | RequestClass::Listing
+            | RequestClass::Removal
+            | RequestClass::Plain => Concern::Nothing,
+        }
+    }
 }
 
 pub(super) fn of(request: &Request<'_>, payload: &Payload) -> RequestClass {
@@ -67,10 +90,12 @@ pub(super) fn of(request: &Request<'_>, payload: &Payload) -> RequestClass {
         // What is not in the volume yet would count as a hole.
         Request::Lseek { ino, .. } => change(ino, Drops::Nothing),
         Request::Open { ino, flags } => RequestClass::Open { ino, flags },
-        Request::Lookup { .. }
-        | Request::Create { .. }
-        | Request::Tmpfile { .. }
-        | Request::Link { .. } => RequestClass::Names,
+        Request::Create { flags, .. } => {
+            RequestClass::Names { cuts: flags & open_flags::TRUNC != 0 }
+        }
+        Request::Lookup { .. } | Request::Tmpfile { .. } | Request::Link { .. } => {
+            RequestClass::Names { cuts: false }
+        }
         Request::Readdir { with_attributes: true, .. } => RequestClass::Listing,
         Request::Fsync { ino, .. } => RequestClass::Sync { ino },
         Request::Syncfs => RequestClass::SyncAll,

@@ -31,7 +31,7 @@ use outboard_wire::shared::{
 
 use self::deltas::{Rows, deltas};
 use super::durable::Patience;
-use super::{ABREAST, Data, DataError, PAUSE, bears, heads, places};
+use super::{ABREAST, Data, DataError, PAUSE, bears, fenced, heads, places};
 
 /// Bytes of a unit.
 pub(super) const UNIT: u64 = STRIP_MIN as u64;
@@ -421,7 +421,7 @@ impl<N: Net> Data<N> {
 
     fn has_written(&self, grant: &Grant, member: &Coordinate, boot: u64) -> Result<(), DataError> {
         let peer = self.know(grant, member);
-        self.unsynced.wrote(peer, grant.capability.object, boot, bears(grant));
+        self.unsynced.wrote(peer, fenced(grant), boot, bears(grant));
         self.is_in_boot(grant, member.node, boot)
     }
 
@@ -667,7 +667,7 @@ impl<N: Net> Data<N> {
             let peer = self.know(grant, member);
             let (answer, _) = self.ask(peer, &heads, &[]).await?;
             self.takes(grant, peer, &answer, true);
-            self.unsynced.wrote(peer, object, answer.boot, bears(grant));
+            self.unsynced.wrote(peer, fenced(grant), answer.boot, bears(grant));
             Ok::<(), DataError>(())
         });
         try_join_abreast(MEMBERS_MAX, each).await?;

@@ -164,6 +164,41 @@ fn who_falls_silent_holds_a_write_up_once_beside_the_server() {
     }
 }
 
+/// Of five members one fell silent, and later, when what was written meanwhile was flushed,
+/// another. What the four had three still had, but the first counted as one that had lost it, too:
+/// the next sync said `EIO`.
+#[test]
+fn a_sync_does_not_fail_because_members_fell_silent_in_turn() {
+    let mut rig = Rig::coded(7, (3, 2));
+    let one = Host::new(&mut rig, 1);
+    let file = opened(&mut rig, &one);
+    write(&mut rig, &one, file, 0, &vec![1; 3 * UNIT]);
+    for away in 0..2 {
+        rig.cut(Peer::Node(away), true);
+        // Who writes a stripe again has it flushed before.
+        (0..3).for_each(|byte| write(&mut rig, &one, file, 0, &vec![byte; 3 * UNIT]));
+    }
+    assert_eq!(sync(&mut rig, &one, file), Ok(()));
+    assert!(read(&mut rig, &one, file, 0, 3 * UNIT) == vec![2; 3 * UNIT]);
+}
+
+/// Two members fell silent as a file was made durable for its next writer, who waited for the 30 s
+/// that a flush may take.
+#[test]
+fn who_falls_silent_in_a_flush_does_not_hold_up_the_next_writer() {
+    let mut rig = Rig::coded(8, (3, 2));
+    let one = Host::new(&mut rig, 1);
+    let file = opened(&mut rig, &one);
+    write(&mut rig, &one, file, 0, &vec![1; 3 * UNIT]);
+    // Nobody has it.
+    rig.pass(Duration::from_secs(40));
+    rig.falls(&[0, 1]);
+    let begun = rig.world.time();
+    write(&mut rig, &one, file, 0, &vec![2; 3 * UNIT]);
+    let took = rig.world.time().since(begun);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
 /// As many members as there are parities are damaged: reads compute what they have, and what is
 /// written over it mends it.
 #[test]

@@ -82,6 +82,8 @@ impl Node {
 struct State {
     dead: BTreeSet<Peer>,
     cut: BTreeSet<Peer>,
+    /// Cut off once a node is to flush.
+    falls: BTreeSet<Peer>,
     /// Of a thousand messages, so many are lost.
     losses: u64,
     /// Nodes refuse as if they had no room now, as often.
@@ -152,6 +154,14 @@ impl World {
 
     fn boot(&self, node: u16) -> u64 {
         self.state().boots.get(&node).copied().unwrap_or(0)
+    }
+
+    /// Whether a node is one of those that fall silent at the next flush of any.
+    fn falls(&self, node: u16) -> bool {
+        let mut state = self.state();
+        let falls = std::mem::take(&mut state.falls);
+        state.cut.extend(falls);
+        state.cut.contains(&Peer::Node(node))
     }
 
     fn is_lost(&self, one: Peer, other: Peer) -> bool {
@@ -261,6 +271,7 @@ impl World {
                 *node.keys.lock().unwrap() = keys;
                 Reply::Done
             }
+            Call::Flush if self.falls(number) => std::future::pending().await,
             Call::Flush => match node.store.flush().await {
                 Ok(()) => Reply::Number(self.boot(number)),
                 Err(_) => Reply::Failed(Errno::EIO),
@@ -577,6 +588,11 @@ impl Rig {
     pub(crate) fn takes_time(&self, silence: Duration, late: Option<(u16, Duration)>) {
         let mut state = self.world.state();
         (state.silence, state.late) = (silence, late);
+    }
+
+    /// Nodes fall silent when any is flushed next.
+    pub(crate) fn falls(&self, nodes: &[u16]) {
+        self.world.state().falls = nodes.iter().map(|node| Peer::Node(*node)).collect();
     }
 
     /// A node is at another address from now on, and the server knows.

@@ -72,7 +72,7 @@ fn a_late_client_keeps_its_sessions_until_it_is_gone() {
     let mut clients = renewed();
     let one = who(&mut clients, 1);
     clients.admit(one, SessionId(5), at(0)).unwrap();
-    clients.done(SessionId(5));
+    clients.done(SessionId(5), 1);
     assert!(clients.take_gone(at(70)).is_empty());
     assert_eq!(clients.take_gone(at(71)), [(1, vec![SessionId(5)])]);
     assert_eq!(clients.counts(at(71)), [0; 4]);
@@ -83,18 +83,23 @@ fn a_session_goes_over_when_nothing_of_it_is_under_way_and_not_back() {
     let (mut clients, session) = (renewed(), SessionId(5));
     clients.renew(2, at(0)).unwrap();
     let (one, two) = (who(&mut clients, 1), who(&mut clients, 2));
-    assert_eq!(clients.admit(one, session, at(0)), Ok(Admission::Moved));
-    assert_eq!(clients.admit(one, session, at(0)), Ok(Admission::Taken));
-    clients.done(session);
+    assert_eq!(clients.admit(one, session, at(0)), Ok(Admission::Moved(1)));
+    assert_eq!(clients.admit(one, session, at(0)), Ok(Admission::Taken(1)));
+    clients.done(session, 1);
     assert_eq!(clients.admit(two, session, at(1)), Ok(Admission::Wait));
-    clients.done(session);
-    assert_eq!(clients.admit(two, session, at(1)), Ok(Admission::Moved));
+    clients.done(session, 1);
+    assert!(clients.goes_on(session, 1), "nobody took it over while it waited for others");
+    assert_eq!(clients.admit(two, session, at(1)), Ok(Admission::Wait));
+    clients.done(session, 1);
+    assert_eq!(clients.admit(two, session, at(1)), Ok(Admission::Moved(2)));
+    assert!(!clients.goes_on(session, 1));
     assert!(clients.owns(two, session) && !clients.owns(one, session));
     assert_eq!(clients.sessions_of(2).collect::<Vec<_>>(), [session]);
-    clients.done(session);
+    clients.done(session, 2);
     assert_eq!(clients.admit(one, session, at(2)), Err(Errno::ESTALE), "its owner has a lease");
-    assert_eq!(clients.admit(one, session, at(12)), Ok(Admission::Moved), "it has none");
-    clients.done(session);
+    assert_eq!(clients.admit(one, session, at(12)), Ok(Admission::Moved(3)), "it has none");
+    assert!(!clients.goes_on(session, 1), "another had it meanwhile");
+    clients.done(session, 3);
     clients.renew(1, at(12)).unwrap();
     assert_eq!(clients.admit(two, session, at(13)), Err(Errno::ESTALE));
 }
@@ -121,8 +126,8 @@ fn a_life_that_begins_has_nothing_of_the_one_before_but_its_sessions() {
     assert_eq!(clients.next_events(new), [stale(5, 2)]);
     assert_eq!(clients.admit(new, session, at(1)), Ok(Admission::Wait));
     assert_eq!(clients.admit(old, session, at(1)), Err(Errno::ESTALE));
-    clients.done(session);
-    assert_eq!(clients.admit(new, session, at(1)), Ok(Admission::Moved));
+    clients.done(session, 1);
+    assert_eq!(clients.admit(new, session, at(1)), Ok(Admission::Moved(2)));
     assert!(clients.owns(new, session) && !clients.owns(old, session));
     // The volume has heard that it is back when it moved; and hears it from then on.
     assert!(!clients.is_back(session) && clients.is_back(session));

@@ -351,6 +351,21 @@ fn what_is_asked_again_waits_for_the_first_time() {
     assert_eq!(of.read(0, 99), b"once");
 }
 
+/// A write of a host that went to another client would come over what it writes there.
+#[test]
+fn who_takes_a_session_over_waits_for_a_write_under_way() {
+    let of = Standard::new();
+    (0..NODES).for_each(|node| of.is_away(node, true));
+    let write = of.begin(0, 0, b"old");
+    assert!(of.rig.at_once(&write).is_none());
+    let back = of.rig.ask(2, Call::Back { session: SessionId(11) });
+    assert!(of.rig.at_once(&back).is_none());
+    (0..NODES).for_each(|node| of.is_away(node, false));
+    of.rig.pass(SECOND);
+    assert!(of.rig.at_once(&write).is_some());
+    assert_eq!(of.rig.at_once(&back), Some(Reply::Done));
+}
+
 /// The server died in an append of several strips. It was sent again, and was done behind those
 /// that the nodes had taken: a torn record stayed in the file.
 #[test]

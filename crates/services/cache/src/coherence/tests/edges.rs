@@ -153,6 +153,60 @@ fn pages_that_come_too_late_do_not_come_over_newer_writes() {
     }
 }
 
+/// A file lay on a node that was away, and a cache had pages of it when the DPU side was killed: in
+/// the next life every request waited until that node was back, whatever file it was about.
+#[test]
+fn nobody_waits_until_a_cache_is_emptied_of_other_files() {
+    let mut rig = Rig::new(2, Policies::default());
+    let [slow, quick] = [b"slow" as &[u8], b"quick"].map(|name| rig.create(0, name, RDWR));
+    for (number, (ino, _)) in (1..).zip([slow, quick]) {
+        assert!(rig.hosts[0].write(ino, Place::At(0), &[number; 100]));
+    }
+    rig.coherence = Arc::new(Coherence::begin(wall()));
+    let sessions = [0, 1].map(|host: usize| rig.hosts[host].caller.attachment);
+    rig.coherence.expect(sessions);
+    let away = finish(rig.coherence.range_locks.exclusive(slow.0));
+    let caches = rig
+        .hosts
+        .iter()
+        .map(|host| rig.coherence.attach(host.caller.clone(), host.setup(Policies::default())));
+    let mut recoveries: Vec<_> = caches
+        .map(|cache| {
+            let (coherence, volume) = (Arc::clone(&rig.coherence), Arc::clone(&rig.volume));
+            let work = async move { coherence.recover(&*volume, cache).await };
+            Box::pin(work) as Pin<Box<dyn Future<Output = ()>>>
+        })
+        .collect();
+    let recovers = |all: &mut Vec<Pin<Box<dyn Future<Output = ()>>>>| {
+        (0..20).for_each(|_| all.retain_mut(|work| poll(work).is_none()));
+        all.len()
+    };
+    assert_eq!(recovers(&mut recoveries), 1);
+    let fh = rig.open(1, quick.0, RDWR);
+    for (host, file) in [(0, quick), (1, (quick.0, fh))] {
+        assert_eq!(rig.read(host, file, 0, 1000), [2; 100]);
+    }
+    rig.write(0, quick, 50, 0, &[3; 100]);
+    rig.ask(0, Request::Fsync { ino: quick.0, fh: quick.1, data_only: false }, &[]).unwrap();
+    rig.create(1, b"new", RDWR);
+    rig.ask(1, Request::Lookup { parent: Ino::ROOT, name: b"quick" }, &[]).unwrap();
+    let caller = rig.hosts[1].caller.clone();
+    let mut waiting = [
+        Request::Lookup { parent: Ino::ROOT, name: b"slow" },
+        Request::Getattr { ino: slow.0, fh: Fh::NONE },
+    ]
+    .map(|request| ask(&rig.coherence, &rig.volume, &caller, request, Vec::new()));
+    assert!(waiting.iter_mut().all(|asked| poll(asked).is_none()), "of that one it is not known");
+    drop(away);
+    assert_eq!(recovers(&mut recoveries), 0);
+    for mut asked in waiting {
+        let answered = poll(&mut asked).unwrap().unwrap().0;
+        let (Reply::Entry(attr) | Reply::Attr(attr)) = answered else { panic!("{answered:?}") };
+        assert_eq!(attr.size, 100);
+    }
+    assert_eq!(rig.read(0, slow, 0, 1000), [1; 100]);
+}
+
 /// A volume that is shared with others asks back what hosts cache: down to reading, what they wrote
 /// is in the volume and their pages still answer; then altogether.
 #[test]
