@@ -20,7 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use outboard_base::Rng;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 use crate::cluster::Cluster;
 use crate::command::{run_limited, wait_until};
@@ -657,7 +657,7 @@ impl Killer<'_> {
         }
         context(fs::remove_file(&path), cannot)?;
         let has_space = || {
-            let space = rustix::fs::statvfs(&mount(self.shared, 0));
+            let space = statvfs(mount(self.shared, 0));
             space.is_ok_and(|space| space.f_bavail > space.f_blocks / 4)
         };
         if !wait_until(HEALED, has_space) {

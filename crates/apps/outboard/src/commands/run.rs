@@ -577,14 +577,26 @@ impl Ending<'_> {
                     tend(process.as_deref_mut());
                 }
                 if say_at.take_if(|at| *at < Instant::now()).is_some() {
-                    tracing::warn!(
-                        "the volume has not yet taken and answered all there is; Ctrl-C again ends \
-                         at once, and what was not answered or made durable may be lost"
-                    );
+                    self.says_why();
                 }
             }
             ending.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+
+    /// Why it takes so long.
+    fn says_why(&self) {
+        if outboard_fuse::connection(self.place).is_some() {
+            tracing::warn!(
+                "the volume has not yet taken and answered all there is; Ctrl-C again ends at \
+                 once, and what was not answered or made durable may be lost"
+            );
+        } else {
+            tracing::warn!(
+                "the mount is gone from here, and another mount namespace, as of a container, may \
+                 still have it: then it ends with that one; Ctrl-C again ends at once"
+            );
+        }
     }
 
     /// Ends this process, whatever its threads wait for: first, calls on the mount end with an
