@@ -120,7 +120,8 @@ fn a_version_alone_makes_zeros_where_there_was_nothing() {
         assert_eq!(change(&store, 1, part), Err(Reason::Invalid));
     }
     change(&store, 1, Change::Nothing(whole)).unwrap();
-    assert_eq!((first(&store), run(store.map(7, 0, 9))), (Ok(0), vec![0..u64::from(STRIP)]));
+    assert_eq!(first(&store), Ok(0));
+    assert_eq!(run(store.map(7, 0, 9)).first(), Some(&(0..u64::from(STRIP))));
     change(&store, 2, Change::Delta(&vec![5; whole])).unwrap();
     assert_eq!(first(&store), Ok(5));
 }
