@@ -65,13 +65,28 @@ impl Coherence {
         self.overlay(session, attr)
     }
 
-    /// Waits until no cache has anything of an inode from before a start: then `attr`, which the
-    /// volume said before, is what it says now.
-    async fn recovered_of<V: Volume>(&self, volume: &V, session: SessionId, attr: &mut Attr) {
-        let waited = self.await_recovery(session, Concern::Inodes(attr.ino, attr.ino)).await;
+    /// Whether caches may have something from before a start, and so an answer that comes now may
+    /// be older than what they write back.
+    fn is_in_doubt(&self, session: SessionId) -> bool {
+        !self.table().is_complete(session, Concern::Anything)
+    }
+
+    /// Waits until no cache has anything of an inode from before a start. If the volume said `attr`
+    /// when that was `in_doubt`, size and times are what it says now; all else its answer knows
+    /// best.
+    async fn recovered_of<V: Volume>(
+        &self,
+        volume: &V,
+        session: SessionId,
+        (attr, in_doubt): (&mut Attr, bool),
+    ) {
+        self.await_recovery(session, Concern::Inodes(attr.ino, attr.ino)).await;
         // What has no bytes has none in a cache.
-        if waited && let Ok((now, _)) = volume.cacheable(attr.ino).await {
-            *attr = now;
+        if in_doubt && let Ok((now, _)) = volume.cacheable(attr.ino).await {
+            (attr.size, attr.blocks) = (now.size, now.blocks);
+            attr.mtime = attr.mtime.max(now.mtime);
+            attr.ctime = attr.ctime.max(now.ctime);
+            attr.change = attr.change.max(now.change);
         }
     }
 
@@ -87,9 +102,10 @@ impl Coherence {
             Request::Create { flags, .. } | Request::Tmpfile { flags, .. } => Some(flags),
             _ => None,
         };
+        let in_doubt = self.is_in_doubt(session);
         let mut answer = operation.run(volume).await?;
         if let Reply::Entry(attr) | Reply::Created(attr, _) = &mut answer.reply {
-            self.recovered_of(volume, session, attr).await;
+            self.recovered_of(volume, session, (attr, in_doubt)).await;
         }
         if let (Some(flags), Reply::Created(attr, fh)) = (opened, &mut answer.reply) {
             if flags & open_flags::TRUNC != 0 && !self.grants_on(attr.ino).is_empty() {
@@ -134,12 +150,11 @@ impl Coherence {
         operation: Operation<'_>,
     ) -> Result<Answer> {
         let session = operation.caller.attachment;
+        let in_doubt = self.is_in_doubt(session);
         let mut answer = operation.run(volume).await?;
         let about = |ino: Ino| {
             let view = self.view(ino, session);
-            view.other_writes
-                || view.mine.is_some_and(|held| held.writes())
-                || !self.table().is_complete(session, Concern::Inodes(ino, ino))
+            in_doubt || view.other_writes || view.mine.is_some_and(|held| held.writes())
         };
         let entries = || Dirents::new(answer.payload.bytes()).flatten();
         if !entries().any(|entry| entry.attr.is_some() && about(entry.ino)) {
@@ -151,7 +166,7 @@ impl Coherence {
             if about(entry.ino)
                 && let Some(attr) = &mut entry.attr
             {
-                self.recovered_of(volume, session, attr).await;
+                self.recovered_of(volume, session, (attr, in_doubt)).await;
                 self.seen(volume, session, attr).await?;
             }
             writer.push(&entry)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dpu::{Found, Pulled, Slot, TakenOut};
-use outboard_base::task::{join_all, yield_now};
+use outboard_base::task::{try_join_abreast, yield_now};
 use outboard_base::{Errno, Ino, Result, SessionId, Timestamp};
 use outboard_volume::Caller;
 use outboard_wire::cache::Grant;
@@ -19,6 +19,8 @@ use outboard_volume::Volume;
 /// Rounds in which a page that cannot be written back is tried again: a disk that was full or slow
 /// for a moment costs nothing. Each begins twice as late as the one before, 3 s later in all.
 const RETRIES: u32 = 5;
+/// Inodes whose pages are written back side by side.
+const ABREAST: usize = 256;
 /// Half of the first pause between two rounds.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 
@@ -37,14 +39,19 @@ struct Emptying<'a> {
     written: Written,
     /// The records of inodes that may have been written.
     slots: BTreeMap<Ino, Slot>,
-    /// Rounds in which there were pages that could not be written back and are tried again.
-    rounds: u32,
+}
+
+/// How often the pages of an inode were tried.
+#[derive(Clone, Copy)]
+struct Round {
+    /// Rounds in which some could not be written back.
+    failed: u32,
     /// In this one pages are given up where they are.
     over: bool,
 }
 
 /// What became of a page of a cache that is being emptied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Emptied {
     Gone,
     /// It is there still.
@@ -64,7 +71,7 @@ impl<'a> Emptying<'a> {
             .filter(|(ino, _, grant)| concerns(ino, *grant))
             .map(|(ino, slot, _)| (*ino, *slot))
             .collect();
-        Emptying { cache, written, slots, rounds: 0, over: false }
+        Emptying { cache, written, slots }
     }
 
     /// Whether dirty pages of an inode go to the volume; `None` if it is gone.
@@ -87,6 +94,14 @@ impl<'a> Emptying<'a> {
         }
         Some(may && !newer)
     }
+}
+
+/// Who died holding locks of pages lets go of them.
+fn void_locks_of_dead(cache: &Cache) -> Result<()> {
+    if (cache.is_dead)() {
+        cache.control.void_locks(false).map_err(unreachable)?;
+    }
+    Ok(())
 }
 
 impl Coherence {
@@ -174,29 +189,19 @@ impl Coherence {
         for (_, slot, _) in &recorded {
             cache.control.set(*slot, Grant::Frozen).map_err(unreachable)?;
         }
-        let mut emptying = Emptying::new(cache, written, &recorded);
-        let deadline = (cache.clock)().after(BUSY_LIMIT);
-        let mut last = false;
+        let emptying = Emptying::new(cache, written, &recorded);
+        let (deadline, mut last) = ((cache.clock)().after(BUSY_LIMIT), false);
         loop {
-            if (cache.is_dead)() {
-                cache.control.void_locks(false).map_err(unreachable)?;
-            }
+            void_locks_of_dead(cache)?;
             let found = cache.control.find_all().map_err(unreachable)?;
             if found.is_empty() {
                 break;
             }
             // A host that puts new pages in for ever is not followed for ever.
-            emptying.over = std::mem::replace(&mut last, (cache.clock)() >= deadline);
-            let failed = self.empty_each(volume, &emptying, &found).await?;
-            if emptying.over {
+            let over = std::mem::replace(&mut last, (cache.clock)() >= deadline);
+            let emptied = self.empty_each(volume, &emptying, found, over).await?;
+            if over || !emptied {
                 return Err(Errno::EIO);
-            }
-            if failed {
-                emptying.rounds += 1;
-                let until = (cache.clock)().after(RETRY_AFTER * (1 << emptying.rounds.min(8)));
-                while (cache.clock)() < until {
-                    yield_now().await;
-                }
             }
             yield_now().await;
         }
@@ -208,54 +213,81 @@ impl Coherence {
 
     /// Pages, inode by inode, side by side: one may have to wait for long, as for a node that is
     /// away, and nobody else waits for it. Records are frozen, so what is found is all there is.
-    /// Whether some could not be written back.
+    /// Whether all are out.
     async fn empty_each<V: Volume>(
         &self,
         volume: &V,
         emptying: &Emptying<'_>,
-        found: &[Found],
+        found: Vec<Found>,
+        over: bool,
     ) -> Result<bool> {
         let session = emptying.cache.session();
-        let of_one: Vec<&[Found]> = found.chunk_by(|a, b| a.entry.ino == b.entry.ino).collect();
-        let inodes = of_one.iter().filter_map(|pages| Some(Ino(pages.first()?.entry.ino)));
-        self.concern(|table| table.has_left(session, inodes.collect()));
+        let mut of_one: BTreeMap<Ino, Vec<Found>> = BTreeMap::new();
+        for page in found {
+            of_one.entry(Ino(page.entry.ino)).or_default().push(page);
+        }
+        self.concern(|table| table.has_left(session, of_one.keys().copied().collect()));
         self.recovered.notify();
-        let each = of_one.into_iter().map(|pages| self.empty_inode(volume, emptying, pages));
-        let failed: Vec<bool> =
-            join_all(each.collect()).await.into_iter().collect::<Result<_>>()?;
-        Ok(failed.contains(&true))
+        let each = of_one.into_iter();
+        let each = each.map(|(ino, pages)| self.empty_inode(volume, emptying, (ino, pages), over));
+        let emptied: Vec<bool> = try_join_abreast(ABREAST, each).await?;
+        Ok(!emptied.contains(&false))
     }
 
-    /// The pages of one inode. Whether some could not be written back.
+    /// The pages of one inode, again and again as long as some stay. Whether all are out; if `over`
+    /// they are given up where they are.
     async fn empty_inode<V: Volume>(
         &self,
         volume: &V,
         emptying: &Emptying<'_>,
-        pages: &[Found],
+        (ino, mut pages): (Ino, Vec<Found>),
+        over: bool,
     ) -> Result<bool> {
-        let Some(ino) = pages.first().map(|page| Ino(page.entry.ino)) else { return Ok(false) };
-        let session = emptying.cache.session();
+        let (cache, session) = (emptying.cache, emptying.cache.session());
+        // Once: what is written back changes the file, too.
         let goes = emptying.may_go(volume, ino).await;
         let may = goes == Some(true);
         // Its word alone says that it was written: nobody else hears of it.
         let whose = (!may).then_some(session);
-        let mut outcomes = Vec::new();
-        let mut lost = None;
-        for page in pages {
-            let (outcome, failed) = self.empty_one(volume, emptying, page, may).await?;
-            outcomes.push(outcome);
-            lost = lost.or(failed);
+        let (mut round, mut last) = (Round { failed: 0, over }, over);
+        let mut deadline = None;
+        loop {
+            let (mut outcomes, mut lost) = (BTreeSet::new(), None);
+            for page in &pages {
+                let (outcome, failed) =
+                    self.empty_one(volume, emptying, page, (may, round)).await?;
+                outcomes.insert(outcome);
+                lost = lost.or(failed);
+            }
+            if let Some(errno) = lost.filter(|_| goes.is_some()) {
+                self.concern(|table| table.failed(ino, whose, errno));
+                tracing::error!(%ino, %session, %errno,
+                    "what was written in a cache is lost: it cannot be written back");
+            }
+            if outcomes.iter().all(|outcome| *outcome == Emptied::Gone) {
+                self.concern(|table| table.is_emptied_of(session, ino));
+                self.recovered.notify();
+                return Ok(true);
+            }
+            if round.over {
+                return Ok(false);
+            }
+            if outcomes.contains(&Emptied::Failed) {
+                round.failed += 1;
+                let until = (cache.clock)().after(RETRY_AFTER * (1 << round.failed.min(8)));
+                while (cache.clock)() < until {
+                    yield_now().await;
+                }
+            }
+            yield_now().await;
+            // How long it waits for a node is not the page's fault.
+            let now = (cache.clock)();
+            let deadline = *deadline.get_or_insert(now.after(BUSY_LIMIT));
+            round.over = std::mem::replace(&mut last, now >= deadline);
+            void_locks_of_dead(cache)?;
+            pages = cache.control.find_all().map_err(unreachable)?;
+            pages.retain(|page| page.entry.ino == ino.0);
         }
-        if let Some(errno) = lost.filter(|_| goes.is_some()) {
-            self.concern(|table| table.failed(ino, whose, errno));
-            tracing::error!(%ino, %session, %errno,
-                "what was written in a cache is lost: it cannot be written back");
-        }
-        if outcomes.iter().all(|outcome| *outcome == Emptied::Gone) {
-            self.concern(|table| table.is_emptied_of(session, ino));
-            self.recovered.notify();
-        }
-        Ok(outcomes.contains(&Emptied::Failed))
     }
 
     /// One page: into the volume if it is dirty and `may` go there, and out of the cache; and why
@@ -265,11 +297,11 @@ impl Coherence {
         volume: &V,
         emptying: &Emptying<'_>,
         found: &Found,
-        may: bool,
+        (may, round): (bool, Round),
     ) -> Result<(Emptied, Option<Errno>)> {
         let cache = emptying.cache;
         let slot = emptying.slots.get(&Ino(found.entry.ino)).copied();
-        if emptying.over {
+        if round.over {
             let is_lost = slot.is_some() && (found.is_dirty() || found.is_being_written());
             return Ok((Emptied::Stays, is_lost.then_some(Errno::EIO)));
         }
@@ -284,7 +316,7 @@ impl Coherence {
             };
             match saved {
                 Ok(()) => {}
-                Err(_) if may && emptying.rounds < RETRIES => return Ok((Emptied::Failed, None)),
+                Err(_) if may && round.failed < RETRIES => return Ok((Emptied::Failed, None)),
                 Err(errno) => (drops, lost) = (true, Some(errno)),
             }
         }

@@ -182,7 +182,7 @@ impl<M: Medium> Store<M> {
             state.keeps_damage((object, place.index), before.unwrap_or_default(), version);
         }
         state.counts.writes += 1;
-        state.counts.written += u64::from(bytes);
+        state.counts.written += if is_kept { 0 } else { u64::from(bytes) };
         Ok(())
     }
 

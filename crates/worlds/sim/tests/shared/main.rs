@@ -188,6 +188,8 @@ const CACHED: Way = Way {
 const HARSH: Way = Way { harsh: true, ..CACHED };
 const COPIED: Way = Way { cached: None, copies: Some(Strategy::Ring), ..HARSH };
 const CODED: Way = Way { copies: Some(Strategy::Parity), units: (3, 1), ..COPIED };
+/// No write is small.
+const WHOLE: Way = Way { units: (2, 2), ..CODED };
 
 macro_rules! canaries {
     ($($name:ident: $planted:expr, $way:expr, from $seed:literal,)*) => {
@@ -210,7 +212,7 @@ canaries! {
     a_file_that_is_not_marked: Planted::Below(Fault::Mark), HARSH, from 13,
     stripes_over_what_is_not_durable: Planted::Below(Fault::Volatile), CODED, from 118,
     rows_that_are_not_read: Planted::Below(Fault::Unread), CODED, from 0,
-    stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), CODED, from 202,
+    stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), WHOLE, from 54,
     stripes_that_too_few_have: Planted::Below(Fault::Few), CODED, from 4,
 }
 

@@ -207,6 +207,40 @@ fn nobody_waits_until_a_cache_is_emptied_of_other_files() {
     assert_eq!(rig.read(0, slow, 0, 1000), [1; 100]);
 }
 
+/// A directory was listed while caches were emptied of two of its files. Of the one that was emptied
+/// as the other was waited for, the size was that of before.
+#[test]
+fn a_listing_says_what_caches_held_of_all_its_files() {
+    let mut rig = Rig::new(1, Policies::default());
+    let [quick, slow] = [b"a" as &[u8], b"b"].map(|name| rig.create(0, name, RDWR));
+    for (ino, _) in [slow, quick] {
+        assert!(rig.hosts[0].write(ino, Place::At(0), &[1; 100]));
+    }
+    rig.coherence = Arc::new(Coherence::begin(wall()));
+    let caller = rig.hosts[0].caller.clone();
+    rig.coherence.expect([caller.attachment]);
+    let away = finish(rig.coherence.range_locks.exclusive(slow.0));
+    let opened = Request::Opendir { ino: Ino::ROOT };
+    let Ok((Reply::Opened(fh), _)) = rig.ask(0, opened, &[]) else { panic!("it is opened") };
+    let all = Request::Readdir { ino: Ino::ROOT, fh, cookie: 0, len: 4096, with_attributes: true };
+    let mut listing = ask(&rig.coherence, &rig.volume, &caller, all, Vec::new());
+    assert!(poll(&mut listing).is_none(), "nobody knows yet what there is");
+    let setup = rig.hosts[0].setup(Policies::default());
+    let cache = rig.coherence.attach(caller, setup);
+    let (coherence, volume) = (Arc::clone(&rig.coherence), Arc::clone(&rig.volume));
+    let recovery = async move { coherence.recover(&*volume, cache).await };
+    let mut recovery = Box::pin(recovery) as Pin<Box<dyn Future<Output = ()>>>;
+    assert!((0..20).all(|_| poll(&mut recovery).is_none()), "one of them is away");
+    assert!(poll(&mut listing).is_none());
+    drop(away);
+    assert!((0..20).any(|_| poll(&mut recovery).is_some()));
+    let (_, payload) = poll(&mut listing).unwrap().unwrap();
+    let sizes = outboard_wire::file::Dirents::new(&payload).flatten();
+    let sizes = sizes.filter_map(|entry| Some((entry.ino, entry.attr?.size)));
+    let sizes: Vec<_> = sizes.filter(|(ino, _)| [slow.0, quick.0].contains(ino)).collect();
+    assert_eq!(sizes, [(slow.0, 100), (quick.0, 100)], "in the order in which they are looked at");
+}
+
 /// A volume that is shared with others asks back what hosts cache: down to reading, what they wrote
 /// is in the volume and their pages still answer; then altogether.
 #[test]
