@@ -207,8 +207,8 @@ fn nobody_waits_until_a_cache_is_emptied_of_other_files() {
     assert_eq!(rig.read(0, slow, 0, 1000), [1; 100]);
 }
 
-/// A directory was listed while caches were emptied of two of its files. Of the one that was emptied
-/// as the other was waited for, the size was that of before.
+/// A directory was listed while caches were emptied of two of its files. Of the one that was
+/// emptied as the other was waited for, the size was that of before.
 #[test]
 fn a_listing_says_what_caches_held_of_all_its_files() {
     let mut rig = Rig::new(1, Policies::default());
