@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outboard_attach::dpu::{Dpu, DpuOptions, Wish};
 use outboard_attach::link::{HostLink, HostMemory, control, wait};
@@ -334,18 +334,24 @@ fn of_two_volumes_either_may_be_missing_and_the_other_has_the_caches() {
 fn who_is_attached_is_not_forgotten_because_a_replay_takes_long() {
     let dir = tempfile::tempdir().unwrap();
     let (shared, none) = (Toy::new(2), Arc::new(NoVolume));
+    let session = format!("\n9 {} {} ", rustix::process::geteuid().as_raw(), std::process::id());
     let lives = |ended: u32| {
         let serving = serve(dir.path(), (&none, &shared));
         let host = Host::attach(dir.path());
         // It never says that all is handed in.
         shared.wait_for("end_grace", ended);
-        let noted = std::fs::read_to_string(dir.path().join("sessions")).unwrap();
+        // The first life notes it a moment after it has answered.
+        let noted = || std::fs::read_to_string(dir.path().join("sessions")).unwrap();
+        let limit = Instant::now() + Duration::from_secs(5);
+        while !noted().contains(&session) && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let noted = noted();
         ask_side(dir.path(), &json!({"command": "shutdown"}));
         serving.join().unwrap();
         drop(host);
         noted
     };
-    let session = format!("\n9 {} {} ", rustix::process::geteuid().as_raw(), std::process::id());
     for ended in 1..=2 {
         let noted = lives(ended);
         assert!(noted.contains(&session), "life {ended}: {noted}");

@@ -282,7 +282,7 @@ impl Coherence {
             yield_now().await;
             // How long it waits for a node is not the page's fault.
             let now = (cache.clock)();
-            let deadline = *deadline.get_or_insert(now.after(BUSY_LIMIT));
+            let deadline = *deadline.get_or_insert_with(|| now.after(BUSY_LIMIT));
             round.over = std::mem::replace(&mut last, now >= deadline);
             void_locks_of_dead(cache)?;
             pages = cache.control.find_all().map_err(unreachable)?;
