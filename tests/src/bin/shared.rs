@@ -294,6 +294,10 @@ fn cut(_: &Options, place: &Path, cache: &str) -> Result<()> {
     shown.map_err(|error| {
         format!("{error}\n{}\n{}\n{}", one.log_tail(), other.log_tail(), cluster.log_tail())
     })?;
+    // A part that was started beside mounts had a mount namespace of its own: it kept them, and
+    // these did not end before it did.
+    cluster.kill("node.1")?;
+    cluster.wait()?;
     one.stop()?;
     other.stop()?;
     cluster.check()?;

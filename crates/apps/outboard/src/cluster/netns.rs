@@ -92,16 +92,17 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
 
 fn failed(what: String) -> Failure {
     Failure::internal(format!(
-        "cannot make network namespaces, which needs root and the program `ip`: {what}; leave out \
-         --netns to have all parts on the loopback"
+        "cannot make network namespaces, which needs root and the programs `ip` and `nsenter`: \
+         {what}; leave out --netns to have all parts on the loopback"
     ))
 }
 
-/// The same program in the namespace of a part.
+/// The same program in the namespace of a part. Not by `ip netns exec`: that gives it a mount
+/// namespace too, in which all that is mounted then stays mounted until the part ends.
 pub(crate) fn inside(dir: &Path, role: Role, program: &Command) -> Command {
-    let mut command = Command::new("ip");
+    let mut command = Command::new("nsenter");
     let space = space(dir, Place::Part(role));
-    command.args(["netns", "exec", &space]).arg(program.get_program());
+    command.arg(format!("--net=/run/netns/{space}")).arg(program.get_program());
     command
 }
 
