@@ -231,6 +231,9 @@ mod tests {
                 assert!(write.check().is_err(), "{which}: {write:?}");
             }
         }
+        for brings in [Brings::Delta, Brings::Nothing] {
+            assert!(WriteHead { brings, ..good[0] }.check().is_err(), "{brings:?} is passed on");
+        }
         let of_another = WriteHead { unit: 2, ..good[0] };
         assert!(of_another.check().is_err(), "another's data");
         assert_eq!(WriteHead { unit: 2, ..good[1] }.check(), Ok(()), "another's part");

@@ -136,3 +136,39 @@ fn baselines_differ_in_what_they_check() {
         assert_eq!(data, vec![if is_raw { 8 } else { 7 }; 900]);
     }
 }
+
+/// A delta, or a version alone, is for stripes, of whole grains, and without data that it does not
+/// say: by handlers and by the CPU side, of anything else not a byte is taken.
+#[test]
+fn deltas_and_versions_alone_are_for_stripes() {
+    use outboard_wire::shared::Brings;
+    for steer in [Steer::Never, Steer::Always] {
+        let mut rng = Rng::new(1);
+        let mut rig = Rig::new(NodeOptions { steer, ..NodeOptions::default() });
+        let mut sent = |brings, strategy, len: u64| {
+            let mut ask = Ask::write(1, (5, 1), 0, bytes(&mut rng, len));
+            let capability = &mut ask.heads.capability;
+            (capability.strategy, capability.k, capability.m) = match strategy {
+                Strategy::Single => (strategy, 1, 0),
+                Strategy::Ring | Strategy::BinaryTree => (strategy, 2, 0),
+                Strategy::Parity => (strategy, 2, 1),
+            };
+            let Target::Write(write) = &mut ask.heads.target else { panic!("it is a write") };
+            write.brings = brings;
+            if brings == Brings::Nothing {
+                write.crc = outboard_codec::crc32c(&[]);
+                (ask.heads.head.data, ask.data) = (0, Vec::new());
+            }
+            rig.ask(ME, &ask.signed().message(), &mut rng).0.outcome
+        };
+        for brings in [Brings::Delta, Brings::Nothing] {
+            for strategy in [Strategy::Single, Strategy::Ring, Strategy::BinaryTree] {
+                assert_eq!(sent(brings, strategy, 8192), Err(Reason::Other), "{strategy:?}");
+            }
+            assert_eq!(sent(brings, Strategy::Parity, 100), Err(Reason::Invalid));
+        }
+        assert_eq!(sent(Brings::Nothing, Strategy::Parity, 8192), Ok(()));
+        assert_eq!(sent(Brings::Nothing, Strategy::Parity, 8192), Ok(()), "it comes again");
+        assert_eq!(rig.figure("writes"), 1);
+    }
+}

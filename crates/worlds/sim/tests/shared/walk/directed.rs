@@ -58,6 +58,17 @@ impl Story {
         Ask::Write { ino, fh, offset: 0, len, pattern, append: true }
     }
 
+    /// One host has written a file with copies, or stripes, and synced it.
+    fn synced(strategy: Strategy, rule: Option<Rule>) -> Story {
+        let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
+        let mut story = Story::new(rule, way, |_| ());
+        let write = story.write(ONE, 0, MUCH, 1);
+        story.does(ONE, write);
+        let (ino, fh) = (story.ino, story.fh(ONE));
+        story.does(ONE, Ask::Fsync { ino, fh });
+        story
+    }
+
     fn read(&self, host: usize, offset: u64, len: u64) -> Ask {
         Ask::Read { ino: self.ino, fh: self.fh(host), offset, len: len as u32 }
     }
@@ -393,12 +404,7 @@ pub(crate) fn who_is_unreached_holds_nobody_up(one: usize, other: usize) -> bool
 /// All that a node has of a file is damaged, and nobody asks it for that: a scrub finds it, and the
 /// others give it back. (They did not, so the next node that was lost took the file with it.)
 pub(crate) fn damage_is_mended(strategy: Strategy, rule: Option<Rule>) -> bool {
-    let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
-    let mut story = Story::new(rule, way, |_| ());
-    let write = story.write(ONE, 0, MUCH, 1);
-    story.does(ONE, write);
-    let (ino, fh) = (story.ino, story.fh(ONE));
-    story.does(ONE, Ask::Fsync { ino, fh });
+    let mut story = Story::synced(strategy, rule);
     let [first, second] = NODES;
     story.walk.world.rots(first);
     story.until(3 * LONG, |_| false);
@@ -418,12 +424,7 @@ pub(crate) fn damage_is_mended(strategy: Strategy, rule: Option<Rule>) -> bool {
 /// A write is answered and not known to be done; then a member's bytes are damaged, and its writer
 /// dies. What the member took it still took: the write stays.
 pub(crate) fn damage_takes_nothing_back(strategy: Strategy) -> bool {
-    let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
-    let mut story = Story::new(None, way, |_| ());
-    let write = story.write(ONE, 0, MUCH, 1);
-    story.does(ONE, write);
-    let (ino, fh) = (story.ino, story.fh(ONE));
-    story.does(ONE, Ask::Fsync { ino, fh });
+    let mut story = Story::synced(strategy, None);
     let write = story.write(ONE, 0, SOME, 2);
     story.does(ONE, write);
     story.walk.world.rots(NODES[0]);
@@ -442,12 +443,8 @@ pub(crate) fn a_disk_that_fails_holds_nobody_up(
     (rots, flush_fails): (bool, bool),
     writer: usize,
 ) -> bool {
-    let way = Way { copies: Some(strategy), units: (2, 1), ..uncached() };
-    let mut story = Story::new(None, way, |_| ());
-    let write = story.write(ONE, 0, MUCH, 1);
-    story.does(ONE, write);
-    let (ino, fh) = (story.ino, story.fh(ONE));
-    story.does(ONE, Ask::Fsync { ino, fh });
+    let mut story = Story::synced(strategy, None);
+    let ino = story.ino;
     if rots {
         story.walk.world.rots(NODES[0]);
     }
