@@ -118,20 +118,25 @@ impl<N: Net> Inner<N> {
             }
         };
         if flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0 {
-            self.sync_written(asked, ino, fh).await?;
+            let data_only = handle.flags & open_flags::SYNC != open_flags::SYNC;
+            self.sync_written(asked, (ino, fh), data_only).await?;
         }
         Ok(reply)
     }
 
-    /// Makes what was written durable: at the nodes, and what the server knows.
-    async fn sync_written(&self, asked: Asked<'_>, ino: Ino, fh: Fh) -> Result<()> {
+    /// What was written becomes durable before it is answered.
+    async fn sync_written(
+        &self,
+        asked: Asked<'_>,
+        (ino, fh): (Ino, Fh),
+        data_only: bool,
+    ) -> Result<()> {
         use outboard_wire::file::{Flags, Header, Request};
-        self.flush_file(ino).await?;
         let flags = asked.header.flags.without(Flags::REPLAY);
         let header = Header { sequence: 0, flags, ..asked.header.clone() };
-        let request = Request::Fsync { ino, fh, data_only: false };
+        let request = Request::Fsync { ino, fh, data_only };
         let sync = Asked { header: &header, request: &request, payload: &[], ..asked };
-        self.forward(sync).await.map(drop)
+        self.sync(sync, (ino, fh), data_only).await.map(drop)
     }
 
     async fn write_bytes(&self, asked: Asked<'_>, write: &Write<'_>) -> Result<usize> {

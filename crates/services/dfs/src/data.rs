@@ -19,6 +19,7 @@
 //! the server.
 
 mod durable;
+mod flushes;
 mod map;
 mod stripes;
 
@@ -41,6 +42,7 @@ use outboard_wire::shared::{
 };
 
 use self::durable::Patience;
+use self::flushes::Flushes;
 use self::stripes::Streams;
 pub use self::stripes::member_end;
 pub(crate) use self::stripes::{is_coded, is_stripe};
@@ -98,6 +100,7 @@ pub struct Data<N> {
     strips: RangeLocks,
     versions: Versions,
     unsynced: Unsynced,
+    flushes: Flushes,
     places: Places,
     streams: Streams,
     /// Nodes refuse all this asks, for good.
@@ -127,6 +130,7 @@ impl<N: Net> Data<N> {
             strips: RangeLocks::default(),
             versions: Versions::default(),
             unsynced: Unsynced::default(),
+            flushes: Flushes::default(),
             places: Places::default(),
             streams,
             revoked: AtomicBool::new(false),
@@ -231,7 +235,7 @@ impl<N: Net> Data<N> {
         if flushed.is_empty() {
             return Ok(());
         }
-        self.call(flushed.into_iter(), Call::Flush, Patience::OnceFor(object)).await.map(drop)
+        self.call(flushed.into_iter(), Call::FLUSH, Patience::OnceFor(object)).await.map(drop)
     }
 
     /// Reads `len` bytes at `at`; what was never written is zero.

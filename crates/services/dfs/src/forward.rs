@@ -149,13 +149,7 @@ impl<N: Net> Inner<N> {
                 let answer = closed.1?;
                 closed.0.map(|()| answer)
             }
-            Request::Fsync { ino, fh, .. } => {
-                let directory = self.handles.get(asked.caller.attachment, ino, fh);
-                if !directory.is_ok_and(|handle| handle.directory) {
-                    self.flush_for_sync(ino).await?;
-                }
-                self.forward(asked).await
-            }
+            Request::Fsync { ino, fh, data_only } => self.sync(asked, (ino, fh), data_only).await,
             Request::Syncfs => {
                 self.flush_all().await?;
                 self.forward(asked).await
@@ -310,16 +304,6 @@ impl<N: Net> Inner<N> {
 
     pub(crate) fn say_failure(&self, ino: Ino) -> Result<()> {
         if self.table.take_failed(ino) { Err(Errno::EIO) } else { Ok(()) }
-    }
-
-    /// Before a sync of one file.
-    pub(crate) async fn flush_for_sync(&self, ino: Ino) -> Result<()> {
-        self.say_failure(ino)?;
-        match self.flush_file(ino).await {
-            // No regular file, or one that is gone: the server says what is the matter.
-            Err(Errno::EINVAL | Errno::EISDIR | Errno::ESTALE) => Ok(()),
-            done => done,
-        }
     }
 
     /// Figures: of the server's if it answers, else what is known.

@@ -29,9 +29,9 @@ use outboard_base::{Ino, Time, Timestamp};
 use outboard_wire::file::{Attr, mode};
 use outboard_wire::shared::call::{Grant, Mode};
 
-pub(crate) use file::Untold;
+pub(crate) use file::{Known, Untold};
 
-use file::{Cached, File};
+use file::{Cached, File, Held};
 
 /// Looks for what is idle, one a beat, after which the server has heard what was given back.
 const LOOKS: u8 = 60;
@@ -289,7 +289,8 @@ impl Table {
     pub(crate) fn resized(&self, of: &Use<'_>, size: u64, attr: Option<&Attr>) -> bool {
         self.change(of.ino, |file| {
             let Some(held) = file.writer(of.fence()) else { return false };
-            (held.size, held.known, held.mtime) = (size, size, None);
+            held.resize(size);
+            (held.known, held.mtime) = (size, None);
             if size == 0 {
                 held.blocks = 0;
             }
@@ -370,7 +371,8 @@ impl Table {
     pub(crate) fn cut(&self, of: &Use<'_>, mtime: Option<Timestamp>, now: Time) -> bool {
         self.change(of.ino, |file| {
             let Some(held) = file.writer(of.fence()) else { return false };
-            (held.size, held.blocks, held.mtime) = (0, 0, mtime.or(held.mtime));
+            held.resize(0);
+            (held.blocks, held.mtime) = (0, mtime.or(held.mtime));
             held.changes += 1;
             held.since.get_or_insert(now);
             held.stale = true;
@@ -399,6 +401,28 @@ impl Table {
                 }
             }
         });
+    }
+
+    /// How long the server knows a file to be, which is what it makes durable when it is asked.
+    pub(crate) fn known(&self, ino: Ino) -> Option<Known> {
+        self.look(ino, |file| file.held.as_ref().map(Held::known)).flatten()
+    }
+
+    /// The server has made that durable.
+    pub(crate) fn synced(&self, ino: Ino, known: Known) {
+        self.change(ino, |file| {
+            let of = |held: &Held| (held.fence(), held.resized);
+            let held = file.held.as_mut().filter(|held| of(held) == (known.fence, known.resized));
+            held.into_iter().for_each(|held| held.synced = Some(known.size));
+        });
+    }
+
+    /// Whether all that is needed to read a file back is durable at the server: since it is held
+    /// nothing but times, and what it takes, has changed there.
+    pub(crate) fn is_synced(&self, ino: Ino) -> bool {
+        let is_it =
+            |file: &mut File| file.held.as_ref().is_some_and(|held| held.synced == Some(held.size));
+        self.look(ino, is_it).unwrap_or(false)
     }
 
     /// What makes it longer is told before it is answered, from now on.

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use outboard_base::{Errno, Ino, Result};
+use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_flow::{Gone, Net};
+use outboard_volume::Answer;
+use outboard_wire::file;
 use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::delegate::LATE;
+use crate::forward::Asked;
 use crate::table::{Untold, Use};
 use crate::{DataError, Inner};
 
@@ -126,13 +129,50 @@ impl<N: Net> Inner<N> {
         }
     }
 
+    /// `fsync(2)`; with `data_only` what `fdatasync(2)` promises: what is needed to read the file
+    /// back. Of that the server is asked only where it has not made it durable before.
+    pub(crate) async fn sync(
+        &self,
+        asked: Asked<'_>,
+        (ino, fh): (Ino, Fh),
+        data_only: bool,
+    ) -> Result<Answer> {
+        let handle = self.handles.get(asked.caller.attachment, ino, fh);
+        if handle.as_ref().is_ok_and(|handle| handle.directory) {
+            return self.forward(asked).await;
+        }
+        self.say_failure(ino)?;
+        let is_enough = || data_only && handle.is_ok() && self.table.is_synced(ino);
+        if is_enough() {
+            self.flush_bytes(ino).await?;
+            // Unless it was lost, or has grown meanwhile.
+            if is_enough() {
+                return Ok(file::Reply::Empty.into());
+            }
+        }
+        match self.flush_file(ino).await {
+            // No regular file, or one that is gone: the server says what is the matter.
+            Ok(()) | Err(Errno::EINVAL | Errno::EISDIR | Errno::ESTALE) => {}
+            Err(errno) => return Err(errno),
+        }
+        let known = self.table.known(ino);
+        let answer = self.forward(asked).await?;
+        known.into_iter().for_each(|known| self.table.synced(ino, known));
+        Ok(answer)
+    }
+
     /// Of one file: the server knows what changed, and its nodes have all of it durably.
-    pub(crate) async fn flush_file(&self, ino: Ino) -> Result<()> {
+    async fn flush_file(&self, ino: Ino) -> Result<()> {
         match self.tell(ino).await {
             // What was acknowledged is found by whoever took the file.
             Ok(()) | Err(Errno::ESTALE) => {}
             Err(errno) => return Err(errno),
         }
+        self.flush_bytes(ino).await
+    }
+
+    /// Its nodes have all of it durably, or it is said that something was lost.
+    async fn flush_bytes(&self, ino: Ino) -> Result<()> {
         self.flush_nodes(ino).await?;
         if self.data.take_lost(ino.0) { Err(Errno::EIO) } else { Ok(()) }
     }

@@ -406,7 +406,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 
     /// What nodes have answered is durable; in which boots they are.
     async fn boots_of(&self, nodes: &[Coordinate]) -> Result<Vec<u64>> {
-        let asked = nodes.iter().map(|node| self.ask_node(node.node, &Call::Flush)).collect();
+        let flush = Call::FLUSH;
+        let asked = nodes.iter().map(|node| self.ask_node(node.node, &flush)).collect();
         let answers = join_all(asked).await.into_iter().map(|answer| match answer? {
             Reply::Number(boot) => Ok(boot),
             _ => Err(Errno::EPROTO),
@@ -466,7 +467,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         for node in placement.all() {
             // What is gone is not to come back with a loss of power.
             let swept = match self.sweep(placement, node.node).await {
-                Ok(()) => self.ask_node(node.node, &Call::Flush).await.map(drop),
+                Ok(()) => self.ask_node(node.node, &Call::FLUSH).await.map(drop),
                 swept => swept,
             };
             // One that leaves, and does not answer, has nothing that anybody needs.

@@ -109,7 +109,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     pub(crate) async fn flush_everywhere(&self) -> Result<()> {
         let placement = self.placement();
         let nodes = placement.all().iter();
-        let answers = nodes.map(|node| self.ask_node(node.node, &Call::Flush)).collect();
+        let flush = Call::FLUSH;
+        let answers = nodes.map(|node| self.ask_node(node.node, &flush)).collect();
         let answers = join_all(answers).await.into_iter().map(|answer| match answer? {
             Reply::Number(_) => Ok(()),
             _ => Err(Errno::EPROTO),

@@ -14,8 +14,10 @@ use outboard_base::{Errno, Time};
 use outboard_flow::{Given, Part, Target};
 use outboard_medium::Medium;
 use outboard_wire::roce::Psn;
-use outboard_wire::shared::call::{self, CLAIMS_MAX, Call, OBJECTS_MAX, Object, Reply};
-use outboard_wire::shared::{Capability, Peer, Reason, Rights};
+use outboard_wire::shared::call::{
+    self, Acknowledged, CLAIMS_MAX, Call, OBJECTS_MAX, Object, Reply,
+};
+use outboard_wire::shared::{Peer, Reason, Rights};
 
 use crate::heard::Heard;
 use crate::nic::context::{Matching, Policy, Whose};
@@ -208,11 +210,17 @@ impl<M: Medium> Node<M> {
         if let Call::Install { policy } = call {
             return self.install_for(from, policy);
         }
-        if let Call::Settle { capability, sequence } = call {
-            let settled = self.settle(from, &capability, sequence).await;
+        if let Call::Settle { of } = call {
+            let settled = self.settle(from, &of).await;
             return settled.map_or_else(|reason| Reply::Failed(errno(reason)), |()| Reply::Done);
         }
-        let is_open = matches!(call, Call::Status | Call::Flush | Call::Space);
+        if let Call::Flush { settles } = &call {
+            for of in settles {
+                // Of what it refuses it keeps longer what was replaced: nothing is lost.
+                let _kept = self.settle(from, of).await;
+            }
+        }
+        let is_open = matches!(call, Call::Status | Call::Flush { .. } | Call::Space);
         let is_sealed = self.nic().is_sealed(from);
         if !is_open && !self.rules().is_server(from, is_sealed) {
             return Reply::Failed(Errno::EPERM);
@@ -247,15 +255,11 @@ impl<M: Medium> Node<M> {
     }
 
     /// A writer says what was acknowledged of an object that it may write to.
-    async fn settle(
-        &self,
-        from: Peer,
-        capability: &Capability,
-        sequence: u32,
-    ) -> Result<(), Reason> {
+    async fn settle(&self, from: Peer, of: &Acknowledged) -> Result<(), Reason> {
+        let Acknowledged { capability, sequence } = of;
         let is_sealed = self.nic().is_sealed(from);
         self.rules().check_writer(from, is_sealed, capability)?;
-        let up_to = Version { fence: capability.fence, sequence };
+        let up_to = Version { fence: capability.fence, sequence: *sequence };
         let range = capability.first..capability.end;
         self.0.store.settle(capability.object, range, up_to).await
     }
@@ -312,7 +316,7 @@ impl<M: Medium> Node<M> {
                 rules.set_keys(keys);
                 Reply::Done
             }
-            Call::Flush => {
+            Call::Flush { .. } => {
                 store.flush().await?;
                 Reply::Number(self.0.options.boot)
             }

@@ -259,7 +259,7 @@ fn node(
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");
     serve((&part, &membership), options, &|| stop.is_asked(), &strange)?;
     membership.leave(&part);
-    let flush = async move { node.call(Peer::Server(0), Call::Flush).await };
+    let flush = async move { node.call(Peer::Server(0), Call::FLUSH).await };
     match part.finish(flush, END_LIMIT).map_err(cannot("end in order"))? {
         Some(Reply::Number(_)) => {
             tracing::info!(%role, "ended in order");

@@ -34,6 +34,8 @@ pub const EVENTS_MAX: usize = 256;
 pub const OBJECTS_MAX: usize = 4096;
 /// Most strips of which one call or reply says what they are.
 pub const CLAIMS_MAX: usize = 4096;
+/// Objects of which a flush says what was acknowledged, at most.
+pub const SETTLES_MAX: usize = 64;
 /// Most keys in use.
 pub const KEYS_MAX: usize = 16;
 /// Most clients whose keys are revoked.
@@ -288,6 +290,16 @@ pub struct Decided {
     pub version: Version,
 }
 
+/// All writes of an object that the capability's client made under its fence, up to this sequence,
+/// were acknowledged by all who have copies, as was what came before them: they are stable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// Whose writes, and of which object.
+    pub capability: Capability,
+    /// The last of them.
+    pub sequence: u32,
+}
+
 /// An event for one session of a client, in the words of `volume::VolumeEvent`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of volume::VolumeEvent")]
@@ -445,8 +457,9 @@ pub enum Call {
     Verify { object: u64 },
     /// The keys in use from now on, and all clients whose own are revoked. Reply: `Done`.
     Keys { keys: Vec<Key>, revoked: Vec<Revoked> },
-    /// Everything answered becomes durable. Reply: `Number`, the node's boot.
-    Flush,
+    /// Everything answered becomes durable; before, what is named here is settled where that may
+    /// be. Reply: `Number`, the node's boot.
+    Flush { settles: Vec<Acknowledged> },
     /// Room for data. Reply: `Space`.
     Space,
     /// What is here of the strips of an object from this number on, some of them, in order, at a
@@ -455,10 +468,8 @@ pub enum Call {
     /// What was decided of these strips, in their order, under the seal `fence`: what is pending
     /// becomes stable or is forgotten, durably. Reply: `Claims`, of those that lack their version.
     Resolve { object: u64, fence: u64, epoch: u32, decided: Vec<Decided> },
-    /// All writes that the capability's client made under its fence, up to this sequence, were
-    /// acknowledged by all who have copies, as was what came before them: they are stable. Its
-    /// client asks. Reply: `Done`.
-    Settle { capability: Capability, sequence: u32 },
+    /// What is named is stable. Its client asks. Reply: `Done`.
+    Settle { of: Acknowledged },
     /// Whether it may lack what it has acknowledged of this object, which others have copies of, as
     /// it has lost power since, and was not told to trust it; of any object, if all bits are set.
     /// Those it does not serve, nor those of which it found something damaged. Reply: `Number`, its
@@ -528,6 +539,9 @@ pub enum Reply {
 }
 
 impl Call {
+    /// A flush that settles nothing.
+    pub const FLUSH: Call = Call::Flush { settles: Vec::new() };
+
     /// Writes it behind what `into` holds. What is beyond the bounds is refused by who reads it.
     pub fn encode(&self, into: &mut Vec<u8>) {
         self.put(into);

@@ -4,7 +4,7 @@ use outboard_base::Errno;
 use outboard_base::task::try_join_abreast;
 use outboard_flow::Net;
 use outboard_wire::shared::Peer;
-use outboard_wire::shared::call::{Call, Grant, Reply};
+use outboard_wire::shared::call::{Acknowledged, Call, Grant, Reply};
 
 use super::{ABREAST, Data, DataError, PAUSE, is_coded, is_redundant};
 
@@ -32,7 +32,7 @@ impl<N: Net> Data<N> {
     /// [`DataError::Medium`] if one cannot say so, [`DataError::Gone`] if it does not speak with
     /// us.
     pub async fn flush(&self, nodes: impl Iterator<Item = Peer>) -> Result<(), DataError> {
-        self.flush_or_give_up(nodes, Patience::ForEver).await
+        self.flush_or_give_up(nodes, Vec::new(), Patience::ForEver).await
     }
 
     /// What these members of an object have answered becomes durable.
@@ -45,37 +45,31 @@ impl<N: Net> Data<N> {
         object: u64,
         members: impl Iterator<Item = Peer>,
     ) -> Result<(), DataError> {
-        self.flush_or_give_up(members, Patience::OnceFor(object)).await
+        self.flush_or_give_up(members, Vec::new(), Patience::OnceFor(object)).await
     }
 
     async fn flush_or_give_up(
         &self,
         nodes: impl Iterator<Item = Peer>,
+        settles: Vec<Acknowledged>,
         patience: Patience,
     ) -> Result<(), DataError> {
-        let replies = self.call(nodes, Call::Flush, patience).await?;
+        let replies = self.call(nodes, Call::Flush { settles }, patience).await?;
         let all_done = replies.iter().all(|reply| matches!(reply, Reply::Number(_)));
         if all_done { Ok(()) } else { Err(DataError::Medium) }
     }
 
-    /// Who have copies need not keep what was replaced by writes that all of them acknowledged
-    /// (R4): the flush after this gives it back.
-    ///
-    /// # Errors
-    /// [`DataError`].
-    async fn settle(&self, grant: &Grant) -> Result<(), DataError> {
+    /// What all who have a file have acknowledged of it, so that they need not keep what that
+    /// replaced (R4): the flush after they hear it gives that back.
+    fn acknowledged(&self, grant: &Grant) -> Option<Acknowledged> {
         let (object, fence) = (grant.capability.object, grant.capability.fence);
         // Of stripes no more than what none of those who have them can lose.
         let sequence = match is_coded(grant) {
             true => self.versions.durable(object, fence),
             false => self.versions.settled(object, fence),
         };
-        if !is_redundant(grant) || sequence == 0 {
-            return Ok(());
-        }
-        // Who refuses it keeps it longer.
-        let call = Call::Settle { capability: grant.capability, sequence };
-        self.call(self.nodes(grant).into_iter(), call, patience(grant)).await.map(drop)
+        let is_news = is_redundant(grant) && sequence > 0;
+        is_news.then_some(Acknowledged { capability: grant.capability, sequence })
     }
 
     /// Whether some who have copies may have something that was not acknowledged.
@@ -111,10 +105,11 @@ impl<N: Net> Data<N> {
     pub async fn flush_file(&self, grant: &Grant) -> Result<(), DataError> {
         if is_coded(grant) {
             self.flush_stripes(grant).await?;
-            return self.settle(grant).await;
+            let Some(of) = self.acknowledged(grant) else { return Ok(()) };
+            // Who refuses it keeps it longer.
+            let members = self.nodes(grant).into_iter();
+            return self.call(members, Call::Settle { of }, patience(grant)).await.map(drop);
         }
-        // Who does not hear that keeps what was replaced for longer; what others have is flushed.
-        let settled = self.settle(grant).await;
         let mut nodes = self.nodes(grant);
         if !is_redundant(grant) {
             // Where it lay when it was written, too: nobody else knows whether that was lost.
@@ -122,8 +117,8 @@ impl<N: Net> Data<N> {
             nodes.sort_unstable();
             nodes.dedup();
         }
-        self.flush_or_give_up(nodes.into_iter(), patience(grant)).await?;
-        settled
+        let settles = self.acknowledged(grant).into_iter().collect();
+        self.flush_or_give_up(nodes.into_iter(), settles, patience(grant)).await
     }
 
     /// Asks nodes until they reply, or give them up.
@@ -135,24 +130,23 @@ impl<N: Net> Data<N> {
     ) -> Result<Vec<Reply>, DataError> {
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
-        let (flushes, call) = (call == Call::Flush, &bytes);
+        let (call, bytes) = (&call, &bytes);
         let each = nodes.map(|peer| async move {
             let mut pause = PAUSE;
             loop {
                 self.may_ask()?;
-                let when = self.unsynced.now();
-                match self.net.call(peer, call.clone()).await {
+                let said = match call {
+                    Call::Flush { settles } => self.flush_with_others(peer, settles).await,
+                    _ => self.said(peer, bytes.clone()).await,
+                };
+                match said {
                     Ok(reply) => {
-                        let reply = Reply::decode(&reply).map_err(|_| DataError::Medium)?;
                         if let (Patience::OnceFor(object), Peer::Node(node)) = (patience, peer)
                             && reply == Reply::Failed(Errno::EIO)
                         {
                             // Its medium fails; others have the same.
                             self.places.is_unreached(object, node, self.net.now());
                             return Err(DataError::Undecided);
-                        }
-                        if let (true, Reply::Number(boot)) = (flushes, &reply) {
-                            self.unsynced.flushed(peer, when, *boot);
                         }
                         return Ok(reply);
                     }
@@ -200,7 +194,7 @@ impl<N: Net> Data<N> {
         let (alone, others) = self.unsynced.nodes();
         self.flush(alone.into_iter()).await?;
         for peer in others {
-            if self.call(std::iter::once(peer), Call::Flush, Patience::Once).await.is_err() {
+            if self.call(std::iter::once(peer), Call::FLUSH, Patience::Once).await.is_err() {
                 self.unsynced.is_away(peer);
             }
         }
@@ -211,7 +205,12 @@ impl<N: Net> Data<N> {
     pub async fn leaves(&self, node: Peer) {
         let (alone, others) = self.unsynced.nodes();
         let is_there = alone.contains(&node) || others.contains(&node);
-        if is_there && self.flush_or_give_up(std::iter::once(node), Patience::Once).await.is_err() {
+        if is_there
+            && self
+                .flush_or_give_up(std::iter::once(node), Vec::new(), Patience::Once)
+                .await
+                .is_err()
+        {
             self.unsynced.is_gone(node);
         }
     }

@@ -682,7 +682,7 @@ impl<N: Net> Data<N> {
         let mark = self.versions.mark(object, fence);
         let each = grant.nodes.iter().map(|member| async move {
             let (peer, patience) = (self.know(grant, member), Patience::OnceFor(object));
-            let replies = self.call(std::iter::once(peer), Call::Flush, patience).await?;
+            let replies = self.call(std::iter::once(peer), Call::FLUSH, patience).await?;
             match replies.first() {
                 Some(Reply::Number(boot)) => self.is_in_boot(grant, member.node, *boot),
                 _ => Err(DataError::Medium),

@@ -24,8 +24,12 @@ pub(super) struct Held {
     /// What makes it longer is told before it is answered: of all else nobody is to hear.
     pub(super) tells: bool,
     pub(super) size: u64,
-    /// How long it is by what the server knows.
+    /// How long it is by what the server knows,
     pub(super) known: u64,
+    /// and by what it has made durable since it is held under this fence, if anything.
+    pub(super) synced: Option<u64>,
+    /// How often it was given a size since it is held.
+    pub(super) resized: u64,
     /// Units of 512 bytes that it takes at the nodes, as far as is known here.
     pub(super) blocks: u64,
     /// When it was written last under this delegation.
@@ -94,7 +98,7 @@ impl File {
     }
 
     pub(super) fn fence(&self) -> Option<u64> {
-        self.held.as_ref().map(|held| held.grant.capability.fence)
+        self.held.as_ref().map(Held::fence)
     }
 
     /// Its fence, if it may be written.
@@ -157,6 +161,8 @@ impl File {
             tells: false,
             size: grant.attr.size,
             known: grant.attr.size,
+            synced: None,
+            resized: 0,
             blocks: grant.attr.blocks,
             mtime: None,
             changes: 0,
@@ -173,6 +179,9 @@ impl File {
             (held.mtime, held.changes, held.told, held.since) = (mtime, changes, told, since);
             (held.size, held.blocks) = (size, blocks);
             held.tells = before.tells && before.first == first;
+            if before.fence() == fence {
+                (held.synced, held.resized) = (before.synced, before.resized);
+            }
             if self.cached == Cached::Write(before.grant.capability.fence) {
                 self.cached = Cached::Write(fence);
             }
@@ -208,6 +217,20 @@ impl File {
 }
 
 impl Held {
+    pub(super) fn fence(&self) -> u64 {
+        self.grant.capability.fence
+    }
+
+    pub(super) fn known(&self) -> Known {
+        Known { fence: self.fence(), resized: self.resized, size: self.known }
+    }
+
+    /// It is given a size.
+    pub(super) fn resize(&mut self, size: u64) {
+        (self.size, self.synced) = (size, None);
+        self.resized += 1;
+    }
+
     pub(super) fn says(&self, ino: Ino) -> Untold {
         let told = Told { size: self.size, mtime: self.mtime, blocks: Some(self.blocks) };
         Untold { ino, fence: self.grant.capability.fence, told, changes: self.changes }
@@ -228,6 +251,14 @@ impl Held {
         }
         attr.change = attr.change.saturating_add(self.changes - self.told);
     }
+}
+
+/// How long the server knows a file to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(super) fence: u64,
+    pub(super) resized: u64,
+    pub(super) size: u64,
 }
 
 /// Something to tell the server.

@@ -20,7 +20,7 @@ use outboard_meta::{Meta, MetaOptions};
 use outboard_node::{Change, Copies, Store, StoreOptions, Version};
 use outboard_volume::{Answer as VolumeAnswer, Caller, Payload, Volume, VolumeEvent};
 use outboard_wire::file::{Attr, Flags, Header, Reply as FileReply, Request, open_flags};
-use outboard_wire::shared::call::{CLAIMS_MAX, Call, Key, Layout, Object, Reply};
+use outboard_wire::shared::call::{Acknowledged, CLAIMS_MAX, Call, Key, Layout, Object, Reply};
 use outboard_wire::shared::{
     Answer, Coordinate, Heads, HoleHead, Peer, Reason, Role, Strategy, Target, WriteHead,
 };
@@ -248,6 +248,11 @@ impl World {
     }
 
     async fn node_call(&self, node: u16, call: Call) -> Reply {
+        let settle = async |node: &Node, of: Acknowledged| {
+            let Acknowledged { capability, sequence } = of;
+            let up_to = Version { fence: capability.fence, sequence };
+            node.store.settle(capability.object, 0..u64::MAX, up_to).await
+        };
         let number = node;
         let node = &self.nodes[usize::from(node)];
         match call {
@@ -271,11 +276,16 @@ impl World {
                 *node.keys.lock().unwrap() = keys;
                 Reply::Done
             }
-            Call::Flush if self.falls(number) => std::future::pending().await,
-            Call::Flush => match node.store.flush().await {
-                Ok(()) => Reply::Number(self.boot(number)),
-                Err(_) => Reply::Failed(Errno::EIO),
-            },
+            Call::Flush { .. } if self.falls(number) => std::future::pending().await,
+            Call::Flush { settles } => {
+                for of in settles {
+                    let _kept = settle(node, of).await;
+                }
+                match node.store.flush().await {
+                    Ok(()) => Reply::Number(self.boot(number)),
+                    Err(_) => Reply::Failed(Errno::EIO),
+                }
+            }
             Call::Damaged { .. } => Reply::Claims(Vec::new()),
             Call::Claims { object, from, .. } => {
                 Reply::Claims(node.store.claims(object, from, CLAIMS_MAX).await)
@@ -289,13 +299,10 @@ impl World {
             }
             // Nothing is ever lost here, whatever it says of boots.
             Call::Doubts { .. } | Call::Trust { .. } => Reply::Done,
-            Call::Settle { capability, sequence } => {
-                let up_to = Version { fence: capability.fence, sequence };
-                match node.store.settle(capability.object, 0..u64::MAX, up_to).await {
-                    Ok(()) => Reply::Done,
-                    Err(_) => Reply::Failed(Errno::EIO),
-                }
-            }
+            Call::Settle { of } => match settle(node, of).await {
+                Ok(()) => Reply::Done,
+                Err(_) => Reply::Failed(Errno::EIO),
+            },
             Call::Space => {
                 Reply::Space { free: node.store.free(), capacity: node.store.capacity() }
             }

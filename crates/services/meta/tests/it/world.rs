@@ -173,7 +173,7 @@ impl World {
                 let fence = node.objects.values().map(|object| object.fence).max().unwrap_or(0);
                 Reply::Object(Object { object, end: 0, fence, bytes: 0 })
             }
-            Call::Flush => Reply::Number(1),
+            Call::Flush { .. } => Reply::Number(1),
             Call::Space => Reply::Space { free: 100, capacity: 200 },
             _ => Reply::Failed(Errno::ENOSYS),
         })

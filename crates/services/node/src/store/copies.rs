@@ -46,7 +46,7 @@ impl Copies {
     }
 }
 
-/// Strips that are looked at before others may use the store again.
+/// Pending strips that are looked at before others may use the store again.
 const STRIPS_AT_ONCE: usize = 1 << 12;
 
 /// What a member has to do about what was decided of a strip.
@@ -233,14 +233,15 @@ impl<M: Medium> Store<M> {
             return Err(Reason::Fence);
         }
         let is_done = |version: Version| version <= up_to || is_planted(Fault::Eager);
-        let (mut records, mut strips) = (Vec::new(), entry.strips.range(entry.touched(&range)));
-        for (index, strip) in strips.by_ref().take(STRIPS_AT_ONCE) {
-            let pending = strip.pending.as_ref().map(|pending| pending.version);
-            if let Some(version) = pending.filter(|version| is_done(*version)) {
-                records.push(Record::Settled { object, index: *index, version });
+        let (mut records, mut strips) = (Vec::new(), entry.pending.range(entry.touched(&range)));
+        for index in strips.by_ref().take(STRIPS_AT_ONCE).copied() {
+            let pending = entry.strips.get(&index).and_then(|strip| strip.pending.as_ref());
+            let version = pending.map(|pending| pending.version);
+            if let Some(version) = version.filter(|version| is_done(*version)) {
+                records.push(Record::Settled { object, index, version });
             }
         }
-        Ok((records, strips.next().map(|(index, _)| index * u64::from(entry.strip))))
+        Ok((records, strips.next().map(|index| index * u64::from(entry.strip))))
     }
 
     fn due(&self, object: u64, Decided { strip, version }: Decided) -> Result<Due, Reason> {

@@ -1,7 +1,7 @@
 //! What a node has, in memory: objects, their strips, the grains of these; and how a record of the
 //! log changes it. The same code runs when a write is taken and when the log is read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range};
 
 use outboard_base::planted::{Fault, is_planted};
@@ -213,6 +213,8 @@ pub(super) struct Entry {
     pub(super) floor: Version,
     pub(super) floor_from: u64,
     pub(super) strips: BTreeMap<u64, Strip>,
+    /// Those in which something is pending.
+    pub(super) pending: BTreeSet<u64>,
     /// Grains of all strips that take space, and those of them that it is only put aside for.
     grains: u64,
     pub(super) aside: u64,
@@ -346,7 +348,11 @@ impl Entry {
     fn count(&mut self) {
         let size = u64::from(self.strip);
         (self.grains, self.aside, self.end) = (0, 0, 0);
+        self.pending.clear();
         for (index, strip) in &self.strips {
+            if strip.pending.is_some() {
+                self.pending.insert(*index);
+            }
             let (taken, aside) = strip.taken();
             (self.grains, self.aside) = (self.grains + taken, self.aside + aside);
             if strip.seen_end() > 0 {
@@ -371,6 +377,10 @@ impl Entry {
         let had = to.taken();
         how(to);
         let has = to.taken();
+        match to.pending {
+            Some(_) => self.pending.insert(index),
+            None => self.pending.remove(&index),
+        };
         self.grains = self.grains + has.0 - had.0;
         self.aside = self.aside + has.1 - had.1;
         let last = self.strips.iter().rev().find(|(_, strip)| strip.seen_end() > 0);

@@ -278,6 +278,6 @@ fn status_is_json_with_what_happened() {
     let timed = "\"dma\":3,\"dma_bytes\":900,\"passed\":0,\"passed_bytes\":0,\"timed\":1,\"ns\":3}";
     assert!(status.contains(timed) && status.contains("\"requests_timed\":1,"), "{status}");
     assert_eq!((rig.figure("packets"), rig.figure("descriptors")), (3, 0));
-    assert_eq!(run(rig.node.call(ME, Call::Flush)), Reply::Number(0), "the boot");
+    assert_eq!(run(rig.node.call(ME, Call::FLUSH)), Reply::Number(0), "the boot");
     let _ = run(rig.node.tidy(NOW + 7, 1 << 20));
 }

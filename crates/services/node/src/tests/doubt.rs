@@ -76,7 +76,7 @@ fn after_power_loss(steer: Steer) -> Rig {
     let mut rig = Rig::new(options(1, steer));
     assert_eq!((rig.write(1), rig.write(2)), (Ok(()), Ok(())));
     assert_eq!(rig.said(&Ask::write(3, (5, 1), 0, vec![3; 100])), Ok(()));
-    assert_eq!((rig.told(Call::Flush), rig.figure("doubts")), (Reply::Number(1), 0));
+    assert_eq!((rig.told(Call::FLUSH), rig.figure("doubts")), (Reply::Number(1), 0));
     let rig = rig.restart(options(1, steer));
     assert_eq!((rig.figure("doubts"), rig.doubts(ALL)), (0, false), "the process ended alone");
     assert_eq!((rig.trust(ALL, 1), rig.doubts(1)), (DONE, false));
@@ -197,7 +197,7 @@ fn without_copies_there_is_no_doubt() {
     assert_eq!((rig.figure("doubts"), rig.reads(1)), (0, Ok(())));
     assert_eq!(rig.said(&Ask::write(3, (5, 1), 0, vec![3; 100])), Ok(()));
     for boot in 2..5 {
-        assert_eq!(rig.told(Call::Flush), Reply::Number(boot - 1));
+        assert_eq!(rig.told(Call::FLUSH), Reply::Number(boot - 1));
         rig = rig.lose_power(options(boot, Steer::Never));
         assert_eq!((rig.figure("doubts"), rig.reads(1)), (0, Ok(())));
     }

@@ -429,7 +429,7 @@ async fn node_call(
     planted: Option<Planted>,
 ) -> Reply {
     match (planted, call) {
-        (Some(Planted::Flush), Call::Flush) => Reply::Number(0),
+        (Some(Planted::Flush), Call::Flush { .. }) => Reply::Number(0),
         (_, call) => node.call(from, call).await,
     }
 }

@@ -204,7 +204,7 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
         ),
         resolve(),
         (
-            Call::Settle { capability: grant().capability, sequence: 4 },
+            Call::Settle { of: Acknowledged { capability: grant().capability, sequence: 4 } },
             with(&["4b", CAPABILITY_BYTES, "04000000"]),
         ),
         (
@@ -215,7 +215,13 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
         (Call::Undone { ino: Ino(0x11), fence: 2 }, hex("19 1100000000000000 0200000000000000")),
         (Call::Trust { object: 0x11, boot: 3 }, hex("4d 1100000000000000 0300000000000000")),
         (Call::Damaged { object: 0x11, from: 3 }, hex("4e 1100000000000000 0300000000000000")),
-        (Call::Flush, hex("45")),
+        (Call::FLUSH, hex("45 00000000")),
+        (
+            Call::Flush {
+                settles: vec![Acknowledged { capability: grant().capability, sequence: 4 }],
+            },
+            with(&["45 01000000", CAPABILITY_BYTES, "04000000"]),
+        ),
         (Call::Space, hex("46")),
         (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),
         (Call::Status, hex("60")),

@@ -15,10 +15,11 @@
 use outboard_base::{Cred, Errno, Fh, Ino, SessionId, Timestamp, limits};
 
 use super::{
-    Asker, Call, Claim, Decided, Entry, Event, Grant, Key, LAYOUT_LEN, Layout, Mode, Object,
-    Policy, Reply, Revoked, Taken, Told, Version,
+    Acknowledged, Asker, Call, Claim, Decided, Entry, Event, Grant, Key, LAYOUT_LEN, Layout, Mode,
+    Object, Policy, Reply, Revoked, Taken, Told, Version,
 };
-use super::{CLAIMS_MAX, ENTRIES_MAX, EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, REVOKED_MAX, TEXT_MAX};
+use super::{CLAIMS_MAX, ENTRIES_MAX, EVENTS_MAX, KEYS_MAX, OBJECTS_MAX, REVOKED_MAX};
+use super::{SETTLES_MAX, TEXT_MAX};
 use crate::file::Attr;
 use crate::shared::{CAPABILITY_LEN, COORDINATE_LEN, Capability, Coordinate, FAN_MAX};
 use crate::shared::{InvalidMessage, zeros};
@@ -317,6 +318,7 @@ records! {
     Taken [0] { version, epoch }
     Claim [CLAIMS_MAX] { strip, stable, pending }
     Decided [CLAIMS_MAX] { strip, version }
+    Acknowledged [SETTLES_MAX] { capability, sequence }
 }
 
 macro_rules! choices {
@@ -398,13 +400,13 @@ choices! { Call [0]
     66 Objects { from };
     67 Verify { object };
     68 Keys { keys, revoked };
-    69 Flush;
+    69 Flush { settles };
     70 Space;
     71 Install { policy };
     72 Newest;
     73 Claims { object, epoch, from };
     74 Resolve { object, fence, epoch, decided };
-    75 Settle { capability, sequence };
+    75 Settle { of };
     76 Doubts { object };
     77 Trust { object, boot };
     78 Damaged { object, from };

@@ -425,7 +425,11 @@ fn any_strips() -> impl Values<Value = BTreeMap<u64, (Version, Option<Taken>)>> 
 /// A call about copies.
 fn any_of_copies() -> impl Values<Value = Call> {
     let settle = (any_grant(), any::<u32>())
-        .prop_map(|(grant, sequence)| Call::Settle { capability: grant.capability, sequence });
+        .prop_map(|(grant, sequence)| Acknowledged { capability: grant.capability, sequence });
+    let settle = vec(settle, 1..=SETTLES_MAX).prop_map(|settles| match settles[..] {
+        [of] => Call::Settle { of },
+        _ => Call::Flush { settles },
+    });
     let numbers = any::<(u64, u64, u32)>();
     let resolve = (numbers, any_strips()).prop_map(|((object, fence, epoch), all)| {
         let decided = |(strip, (version, _)): (u64, _)| Decided { strip, version };
@@ -462,7 +466,7 @@ fn any_call() -> impl Values<Value = Call> {
         9 => Call::Purge { object: number, fence: ino.0, until: session.0 },
         10 => Call::Objects { from: number },
         11 => Call::Verify { object: number },
-        12 => Call::Flush,
+        12 => Call::FLUSH,
         13 => Call::Begin { nonce: number },
         14 => Call::Install { policy: Policy::Steered },
         15 => Call::Beat { session: number },

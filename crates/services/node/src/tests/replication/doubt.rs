@@ -85,7 +85,7 @@ fn resolve(world: &mut World, strategy: Strategy, fence: u64) -> call::Version {
         assert_eq!(ask(world, 1, &settled(write, 1)).0.outcome, Ok(()));
     }
     for node in NODES {
-        ask_member(world, node, Call::Flush);
+        ask_member(world, node, Call::FLUSH);
         if doubts(world, node, 1) {
             let trust = Call::Trust { object: 1, boot: 1 };
             assert_eq!(ask_member(world, node, trust), Reply::Done);
@@ -114,7 +114,7 @@ fn written(seed: u64, strategy: Strategy) -> World {
     let mut world = World::plain(seed, 3, 0);
     assert_eq!(world.write(&NODES, &write(strategy, (5, 1), 1)), (0, Ok(())));
     for node in NODES {
-        ask_member(&world, node, Call::Flush);
+        ask_member(&world, node, Call::FLUSH);
     }
     let second = settled(write(strategy, (5, 2), 2), 1);
     assert_eq!(world.write(&NODES, &second), (0, Ok(())));

@@ -79,7 +79,7 @@ impl Members {
         for node in NODES {
             let rig = &self.world.members[usize::from(node) - 1].rig;
             if loses_power {
-                assert_eq!(run(rig.node.call(SERVER, Call::Flush)), Reply::Number(0));
+                assert_eq!(run(rig.node.call(SERVER, Call::FLUSH)), Reply::Number(0));
                 rig.log.crash();
                 rig.data.crash();
             }

@@ -143,7 +143,7 @@ fn a_client_tells_what_was_acknowledged() {
     }
     let settle = |world: &World, from, capability, sequence| {
         let node = world.members[0].rig.node.clone();
-        run(node.call(from, Call::Settle { capability, sequence }))
+        run(node.call(from, Call::Settle { of: call::Acknowledged { capability, sequence } }))
     };
     let capability = write(1).heads.capability;
     let before = claims(&world, 1, 0);
