@@ -6,12 +6,16 @@ use std::time::Duration;
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags};
 
-use crate::world::{Host, Rig, seeds, start};
+use crate::world::{Host, Rig, SERVER, seeds, start};
 
 const STRIP: usize = 65536;
 
 async fn sync(host: &Host, (ino, fh): (Ino, Fh)) -> Result<()> {
     host.plain(Request::Fsync { ino, fh, data_only: false }).await.map(drop)
+}
+
+async fn sync_data(host: &Host, (ino, fh): (Ino, Fh)) -> Result<()> {
+    host.plain(Request::Fsync { ino, fh, data_only: true }).await.map(drop)
 }
 
 async fn file(host: &Host) -> (Ino, Fh) {
@@ -59,6 +63,97 @@ fn a_sync_fails_once_after_a_node_lost_what_was_not_synced() {
     rig.wait(one.peer(), async move {
         assert_eq!(sync(&one, f).await, Ok(()));
         assert_eq!(one.read(f, 0, 10).await.unwrap(), [2; 10]);
+    });
+}
+
+/// Each `fdatasync`, and each write with `O_DSYNC`, asked the server, which had made durable before
+/// all that is needed to read the file back: three quarters of its time a client waited for that.
+#[test]
+fn a_sync_of_data_asks_the_server_only_for_what_it_lacks() {
+    let mut rig = Rig::new(6);
+    let one = Host::new(&mut rig, 1);
+    let host = one.clone();
+    let f = rig.wait(one.peer(), async move {
+        let f = file(&host).await;
+        host.write(f, 0, 0, vec![1; STRIP]).await.unwrap();
+        sync_data(&host, f).await.unwrap();
+        f
+    });
+    rig.cut(SERVER, true);
+    let host = one.clone();
+    rig.wait(one.peer(), async move {
+        host.write(f, 10, 0, vec![2; 10]).await.unwrap();
+        assert_eq!(sync_data(&host, f).await, Ok(()));
+    });
+    rig.power_fails();
+    let host = one.clone();
+    rig.wait(one.peer(), async move {
+        assert_eq!(sync_data(&host, f).await, Ok(()), "it was synced");
+        host.write(f, 10, 0, vec![3; 10]).await.unwrap();
+    });
+    rig.power_fails();
+    let host = one.clone();
+    rig.wait(one.peer(), async move {
+        assert_eq!(sync_data(&host, f).await, Err(Errno::EIO), "a node lost it");
+        assert_eq!(sync_data(&host, f).await, Ok(()), "it was said");
+    });
+    rig.cut(SERVER, false);
+    // Longer; and as long as it was, after it was shorter.
+    let (ino, fh) = f;
+    for is_cut in [false, true] {
+        let host = one.clone();
+        rig.wait(one.peer(), async move {
+            let set = Setattr { size: Some(10), ..Setattr::default() };
+            let size = host.size(ino).await.unwrap();
+            if is_cut {
+                host.plain(Request::Setattr { ino, fh, set }).await.unwrap();
+            }
+            let end = if is_cut { size } else { size + 10 };
+            host.write(f, end - 10, 0, vec![4; 10]).await.unwrap();
+        });
+        rig.cut(SERVER, true);
+        let host = one.clone();
+        let slot = start(one.peer(), async move { sync_data(&host, f).await });
+        rig.pass(Duration::from_secs(1));
+        assert!(slot.lock().unwrap().is_none(), "its end is not durable: {is_cut}");
+        rig.cut(SERVER, false);
+        assert_eq!(rig.until(&slot), Ok(()));
+    }
+}
+
+/// Each of several that synced at once had each node flush for itself.
+#[test]
+fn who_syncs_at_once_shares_flushes() {
+    const FILES: usize = 8;
+    let mut rig = Rig::new(7);
+    let one = Host::new(&mut rig, 1);
+    let host = one.clone();
+    let files = rig.wait(one.peer(), async move {
+        let mut files = Vec::new();
+        for number in 0..FILES {
+            let (attr, fh) = host.open(&[b'a' + number as u8], 0).await.unwrap();
+            let f = (attr.ino, fh);
+            host.write(f, 0, 0, vec![1; 3 * STRIP]).await.unwrap();
+            sync_data(&host, f).await.unwrap();
+            host.write(f, 0, 0, vec![2; 3 * STRIP]).await.unwrap();
+            files.push(f);
+        }
+        files
+    });
+    let (before, nodes) = (rig.flushes(), 3);
+    let all = files.iter().map(|f| (one.clone(), *f));
+    let sync = |(host, f): (Host, _)| start(one.peer(), async move { sync_data(&host, f).await });
+    let syncs: Vec<_> = all.map(sync).collect();
+    syncs.iter().for_each(|slot| assert_eq!(rig.until(slot), Ok(())));
+    // Who came first, and all who came while its flush was under way.
+    let asked = rig.flushes() - before;
+    assert!((nodes..=2 * nodes).contains(&asked), "{asked}");
+    rig.power_fails();
+    rig.wait(one.peer(), async move {
+        for f in files {
+            assert_eq!(sync_data(&one, f).await, Ok(()));
+            assert_eq!(one.read(f, 0, 3 * STRIP as u32).await.unwrap(), vec![2; 3 * STRIP]);
+        }
     });
 }
 

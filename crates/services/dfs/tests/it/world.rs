@@ -93,6 +93,8 @@ struct State {
     silence: Duration,
     /// The next write to this node is answered so much later: it waits for others.
     late: Option<(u16, Duration)>,
+    /// How often nodes were asked to flush.
+    flushes: u64,
     /// Losses of power, of nodes.
     boots: BTreeMap<u16, u64>,
     /// Nodes that are at another address than at the start, and at no other.
@@ -278,6 +280,7 @@ impl World {
             }
             Call::Flush { .. } if self.falls(number) => std::future::pending().await,
             Call::Flush { settles } => {
+                self.state().flushes += 1;
                 for of in settles {
                     let _kept = settle(node, of).await;
                 }
@@ -600,6 +603,11 @@ impl Rig {
     /// Nodes fall silent when any is flushed next.
     pub(crate) fn falls(&self, nodes: &[u16]) {
         self.world.state().falls = nodes.iter().map(|node| Peer::Node(*node)).collect();
+    }
+
+    /// How often nodes were asked to flush.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.world.state().flushes
     }
 
     /// A node is at another address from now on, and the server knows.
