@@ -265,10 +265,7 @@ impl World {
                     Err(_) => Reply::Failed(Errno::EIO),
                 }
             }
-            Call::Purge { object, .. } => match node.store.purge(object).await {
-                Ok(()) => Reply::Done,
-                Err(_) => Reply::Failed(Errno::EIO),
-            },
+            Call::Purge { object, .. } => done(node.store.purge(object).await),
             Call::Newest => {
                 let (object, fence) = node.store.newest();
                 Reply::Object(Object { object, end: 0, fence, bytes: 0 })
@@ -302,16 +299,17 @@ impl World {
             }
             // Nothing is ever lost here, whatever it says of boots.
             Call::Doubts { .. } | Call::Trust { .. } => Reply::Done,
-            Call::Settle { of } => match settle(node, of).await {
-                Ok(()) => Reply::Done,
-                Err(_) => Reply::Failed(Errno::EIO),
-            },
+            Call::Settle { of } => done(settle(node, of).await),
             Call::Space => {
                 Reply::Space { free: node.store.free(), capacity: node.store.capacity() }
             }
             _ => Reply::Failed(Errno::ENOSYS),
         }
     }
+}
+
+fn done(outcome: std::result::Result<(), Reason>) -> Reply {
+    outcome.map_or(Reply::Failed(Errno::EIO), |()| Reply::Done)
 }
 
 /// One part's end of the network.
