@@ -77,12 +77,11 @@ pub(crate) struct Walk {
     /// Hosts have caches; whether that of each may lose what is not synced at any time, as it may
     /// be out of reach for long. Else it outlives the DPU side.
     is_cached: bool,
-    /// Nodes have copies or stripes of all; the latter.
+    /// Nodes have copies or stripes of all.
     has_copies: bool,
-    is_coded: bool,
     /// Nodes come and go.
     moves: bool,
-    /// Those that have lost power; of stripes that may lack something since.
+    /// Those that have lost power, and may lack something since.
     dark: BTreeSet<usize>,
     unkept: [bool; 2],
     /// The server has lost power since the client of a host began.
@@ -123,7 +122,6 @@ impl Walk {
             breaks: false,
             is_cached,
             has_copies: way.copies.is_some(),
-            is_coded: way.copies == Some(Strategy::Parity),
             moves: way.moves,
             dark: BTreeSet::new(),
             unkept: [false; 2],

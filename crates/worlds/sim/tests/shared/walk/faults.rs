@@ -167,12 +167,9 @@ impl Walk {
         }
     }
 
-    /// How many members of a file may have lost what they acknowledged, as power was lost. Of
-    /// stripes one that has all again, durably, counts no more, and one that was left out counts.
+    /// How many members of a file may be without what others acknowledged: those that lost power,
+    /// unless they have all again, durably, and those that were left out.
     fn lost_at_once(&mut self) -> usize {
-        if !self.is_coded {
-            return self.dark.len();
-        }
         let files: Vec<Ino> = self.files.iter().map(|file| file.ino).collect();
         self.dark.retain(|node| !self.world.is_trusted(*node, &files));
         let lacking = files.iter().map(|file| self.world.lacking(*file));
