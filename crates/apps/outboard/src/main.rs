@@ -13,6 +13,7 @@ mod log;
 mod mount_process;
 mod program;
 mod restarts;
+mod say;
 mod service;
 mod settings;
 mod successor;

@@ -118,7 +118,8 @@ impl<N: Net> Inner<N> {
             }
         };
         if flags & write_flags::DSYNC != 0 || handle.flags & open_flags::DSYNC != 0 {
-            let data_only = handle.flags & open_flags::SYNC != open_flags::SYNC;
+            let all = handle.flags & open_flags::SYNC == open_flags::SYNC;
+            let data_only = !all && flags & write_flags::SYNC == 0;
             self.sync_written(asked, (ino, fh), data_only).await?;
         }
         Ok(reply)

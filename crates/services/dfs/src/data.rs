@@ -35,13 +35,12 @@ use outboard_base::task::{RangeLocks, try_join_abreast};
 use outboard_codec::crc32c;
 use outboard_flow::Net;
 use outboard_volume::Fill;
-use outboard_wire::shared::call::{Call, Grant, STRIP_MIN};
+use outboard_wire::shared::call::{Grant, STRIP_MIN};
 use outboard_wire::shared::{
     Answer, Brings, Coordinate, Coordinates, DATA_MAX, Head, Heads, HoleHead, Peer, RESERVE_MAX,
     ReadHead, Reason, Role, Share, Strategy, Target, WriteHead,
 };
 
-use self::durable::Patience;
 use self::flushes::Flushes;
 use self::stripes::Streams;
 pub use self::stripes::member_end;
@@ -235,7 +234,7 @@ impl<N: Net> Data<N> {
         if flushed.is_empty() {
             return Ok(());
         }
-        self.call(flushed.into_iter(), Call::FLUSH, Patience::OnceFor(object)).await.map(drop)
+        self.flush_members(object, flushed.into_iter()).await
     }
 
     /// Reads `len` bytes at `at`; what was never written is zero.

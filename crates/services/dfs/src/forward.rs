@@ -206,20 +206,25 @@ impl<N: Net> Inner<N> {
     /// Notes handles that come and go.
     fn note(&self, asked: Asked<'_>, reply: &Reply) {
         let session = asked.caller.attachment;
-        let file = |ino, flags| Handle { ino, flags, directory: false };
+        let file = |ino, flags| Handle { ino, flags, directory: false, synced: false };
         match (asked.request, reply) {
             (Request::Open { ino, flags }, Reply::Opened(fh)) => {
                 self.handles.opened(session, *fh, file(*ino, *flags));
             }
             (Request::Opendir { ino }, Reply::Opened(fh)) => {
-                self.handles.opened(session, *fh, Handle { ino: *ino, flags: 0, directory: true });
+                self.handles.opened(
+                    session,
+                    *fh,
+                    Handle { ino: *ino, flags: 0, directory: true, synced: false },
+                );
             }
             (
                 Request::Create { flags, .. } | Request::Tmpfile { flags, .. },
                 Reply::Created(attr, fh),
             ) => self.handles.opened(session, *fh, file(attr.ino, *flags)),
             (Request::Reclaim { ino, fh, flags, directory }, _) if *fh != Fh::NONE => {
-                let handle = Handle { ino: *ino, flags: *flags, directory: *directory };
+                let handle =
+                    Handle { ino: *ino, flags: *flags, directory: *directory, synced: false };
                 self.handles.opened(session, *fh, handle);
             }
             (Request::Release { fh, .. } | Request::Releasedir { fh, .. }, _) => {

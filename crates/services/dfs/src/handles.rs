@@ -13,6 +13,8 @@ pub(crate) struct Handle {
     /// `open_flags`.
     pub(crate) flags: u32,
     pub(crate) directory: bool,
+    /// The server has answered a sync by it: it has said all that it had to say of what was lost.
+    pub(crate) synced: bool,
 }
 
 /// All of them. The server has counted each before it is here, so there are not too many.
@@ -43,6 +45,11 @@ impl Handles {
 
     pub(crate) fn opened(&self, session: SessionId, fh: Fh, handle: Handle) {
         self.all().insert((session, fh), handle);
+    }
+
+    /// The server has answered a sync by it.
+    pub(crate) fn synced(&self, session: SessionId, fh: Fh) {
+        self.all().entry((session, fh)).and_modify(|handle| handle.synced = true);
     }
 
     pub(crate) fn closed(&self, session: SessionId, fh: Fh) {
@@ -93,7 +100,7 @@ mod tests {
     fn a_handle_is_its_sessions_and_of_one_inode() {
         let handles = Handles::default();
         let (me, other) = (SessionId(1), SessionId(2));
-        let handle = |flags, directory| Handle { ino: Ino(5), flags, directory };
+        let handle = |flags, directory| Handle { ino: Ino(5), flags, directory, synced: false };
         handles.opened(me, Fh(1), handle(0, false));
         handles.opened(me, Fh(2), handle(open_flags::WRONLY | open_flags::APPEND, false));
         handles.opened(me, Fh(3), handle(0, true));

@@ -372,7 +372,7 @@ impl Table {
         self.change(of.ino, |file| {
             let Some(held) = file.writer(of.fence()) else { return false };
             held.resize(0);
-            (held.blocks, held.mtime) = (0, mtime.or(held.mtime));
+            (held.known, held.blocks, held.mtime) = (0, 0, mtime.or(held.mtime));
             held.changes += 1;
             held.since.get_or_insert(now);
             held.stale = true;
@@ -403,9 +403,10 @@ impl Table {
         });
     }
 
-    /// How long the server knows a file to be, which is what it makes durable when it is asked.
+    /// How long a file is, if the server knows that: it is what it makes durable when it is asked.
     pub(crate) fn known(&self, ino: Ino) -> Option<Known> {
-        self.look(ino, |file| file.held.as_ref().map(Held::known)).flatten()
+        let is_known = |held: &&Held| held.known == held.size;
+        self.look(ino, |file| file.held.as_ref().filter(is_known).map(Held::known)).flatten()
     }
 
     /// The server has made that durable.
@@ -417,12 +418,11 @@ impl Table {
         });
     }
 
-    /// Whether all that is needed to read a file back is durable at the server: since it is held
-    /// nothing but times, and what it takes, has changed there.
-    pub(crate) fn is_synced(&self, ino: Ino) -> bool {
-        let is_it =
-            |file: &mut File| file.held.as_ref().is_some_and(|held| held.synced == Some(held.size));
-        self.look(ino, is_it).unwrap_or(false)
+    /// Whether all that is needed to read a file back is durable at the server, in this lapse of
+    /// the lease: since it is held its size is the same.
+    pub(crate) fn is_synced(&self, ino: Ino, lapse: u64) -> bool {
+        let is_it = |held: &Held| held.lapse == lapse && held.synced == Some(held.size);
+        self.look(ino, |file| file.held.as_ref().is_some_and(is_it)).unwrap_or(false)
     }
 
     /// What makes it longer is told before it is answered, from now on.

@@ -137,12 +137,17 @@ impl<N: Net> Inner<N> {
         (ino, fh): (Ino, Fh),
         data_only: bool,
     ) -> Result<Answer> {
-        let handle = self.handles.get(asked.caller.attachment, ino, fh);
+        let session = asked.caller.attachment;
+        let handle = self.handles.get(session, ino, fh);
         if handle.as_ref().is_ok_and(|handle| handle.directory) {
             return self.forward(asked).await;
         }
         self.say_failure(ino)?;
-        let is_enough = || data_only && handle.is_ok() && self.table.is_synced(ino);
+        let has_heard = handle.is_ok_and(|handle| handle.synced) && !asked.is_replay();
+        let is_enough = || {
+            let lapse = self.lease.lapses();
+            data_only && has_heard && self.is_alive() && self.table.is_synced(ino, lapse)
+        };
         if is_enough() {
             self.flush_bytes(ino).await?;
             // Unless it was lost, or has grown meanwhile.
@@ -157,6 +162,7 @@ impl<N: Net> Inner<N> {
         }
         let known = self.table.known(ino);
         let answer = self.forward(asked).await?;
+        self.handles.synced(session, fh);
         known.into_iter().for_each(|known| self.table.synced(ino, known));
         Ok(answer)
     }

@@ -195,7 +195,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         payload: Vec<u8>,
     ) -> Result<Answer> {
         if let Request::Fsync { .. } | Request::Syncfs = request {
-            busy.aside(self.before_sync(busy.who.client, of, request)).await?;
+            busy.aside(self.before_sync(busy.who, of, request)).await?;
         }
         if let Request::Statfs { .. } = *request {
             self.ask_for_space().await;
@@ -228,15 +228,14 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     }
 
     /// Bytes of a file become durable, or it is said that something was lost.
-    async fn before_sync(
-        &self,
-        client: u64,
-        of: &Operation<'_>,
-        request: &Request<'_>,
-    ) -> Result<()> {
+    async fn before_sync(&self, who: Who, of: &Operation<'_>, request: &Request<'_>) -> Result<()> {
         let synced = match *request {
-            // Its client has flushed them, under its delegation.
-            Request::Fsync { ino, .. } if self.is_flushed_by(client, ino) => Synced::File(ino),
+            Request::Fsync { ino, .. } if self.is_flushed_by(who, ino) => {
+                if self.data().take_lost(ino.0) {
+                    return Err(Errno::EIO);
+                }
+                Synced::File(ino)
+            }
             Request::Fsync { ino, .. } => match self.flush_nodes(ino).await {
                 Ok(()) => Synced::File(ino),
                 // Or anything else that has no bytes there.
@@ -255,10 +254,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if self.losses().says(of.header, synced) { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Whether a client has a file, and this server wrote nothing of it itself.
-    fn is_flushed_by(&self, client: u64, ino: Ino) -> bool {
-        let has = self.delegations().held(ino, client).is_some();
-        has && self.data().unsynced(ino.0).is_empty()
+    /// Whether a client has a file: then it has flushed the nodes of it before it asked. This
+    /// server may have written what is not flushed itself.
+    fn is_flushed_by(&self, who: Who, ino: Ino) -> bool {
+        let (delegations, lives) = (self.delegations(), self.clients().lives(who));
+        let has = delegations.held(ino, who.client).is_some() && !delegations.is_inherited(ino);
+        has && lives && self.data().unsynced(ino.0).is_empty()
     }
 
     /// Room for bytes is what nodes say.

@@ -132,6 +132,25 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
 }
 
 /// The outcome of `work`, unless `other` ends before it.
+/// What `other` comes to. Others may wait for `work`, so it goes on meanwhile; what it comes to is
+/// put into `ended`.
+pub(crate) async fn meanwhile<T, O>(
+    mut work: Pin<&mut impl Future<Output = T>>,
+    ended: &mut Option<T>,
+    other: impl Future<Output = O>,
+) -> O {
+    let mut other = pin!(other);
+    poll_fn(|cx| {
+        if ended.is_none()
+            && let Poll::Ready(out) = work.as_mut().poll(cx)
+        {
+            *ended = Some(out);
+        }
+        other.as_mut().poll(cx)
+    })
+    .await
+}
+
 pub(crate) async fn first_of<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     mut other: Pin<&mut impl Future<Output = ()>>,

@@ -25,7 +25,7 @@ use crate::bytes::{Beside, errno};
 use crate::copies::{STRIP, Sealed, is_told, peer};
 use crate::delegations::Held;
 use crate::grants::NOBODY;
-use crate::nodes::{PATIENCE, QUICK, first_of};
+use crate::nodes::{PATIENCE, QUICK, first_of, meanwhile};
 
 /// How long members are given to flush what others wrote there, too.
 const FLUSH: Duration = Duration::from_secs(30);
@@ -117,15 +117,19 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         // lost power meanwhile doubts.
         let begun = self.net().now();
         let mut flush = pin!(self.data().flush(members.iter().map(peer)));
-        let mut trusts = all_trust(QUICK).await;
+        let (mut trusts, mut flushed) = (all_trust(QUICK).await, None);
         while trusts {
-            let mut look = pin!(self.net().sleep(QUICK));
-            let flushed = first_of(flush.as_mut(), look.as_mut()).await;
-            trusts = all_trust(PATIENCE).await;
+            if flushed.is_none() {
+                let mut look = pin!(self.net().sleep(QUICK));
+                flushed = first_of(flush.as_mut(), look.as_mut()).await;
+            }
+            let is_flushed = flushed.is_some();
+            trusts = meanwhile(flush.as_mut(), &mut flushed, all_trust(PATIENCE)).await;
             match flushed {
-                Some(Ok(())) if trusts => return Ok(()),
+                Some(Ok(())) if trusts && is_flushed => return Ok(()),
                 // The medium of one fails: who decides goes on without it.
                 Some(Err(_)) => break,
+                Some(Ok(())) => {}
                 None if self.net().now().since(begun) < FLUSH => {}
                 // It takes long.
                 None if trusts => return Err(Errno::EAGAIN),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::planted::{Fault, is_planted};
-use outboard_base::task::Work;
+use outboard_base::task::{Work, join_all};
 use outboard_base::{Errno, Time};
 use outboard_flow::{Given, Part, Target};
 use outboard_medium::Medium;
@@ -215,10 +215,8 @@ impl<M: Medium> Node<M> {
             return settled.map_or_else(|reason| Reply::Failed(errno(reason)), |()| Reply::Done);
         }
         if let Call::Flush { settles } = &call {
-            for of in settles {
-                // Of what it refuses it keeps longer what was replaced: nothing is lost.
-                let _kept = self.settle(from, of).await;
-            }
+            // Of what it refuses it keeps longer what was replaced: nothing is lost.
+            let _kept = join_all(settles.iter().map(|of| self.settle(from, of)).collect()).await;
         }
         let is_open = matches!(call, Call::Status | Call::Flush { .. } | Call::Space);
         let is_sealed = self.nic().is_sealed(from);

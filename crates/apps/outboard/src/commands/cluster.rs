@@ -21,6 +21,7 @@ use crate::cluster::netns;
 use crate::cluster::part::{self, PartOptions, Running, Stop};
 use crate::cluster::process::{Cluster, signal, silent};
 use crate::exit::{Code, Failure};
+use crate::say::say;
 use crate::watch::{Happened, Watch};
 use crate::{log, program};
 
@@ -277,19 +278,19 @@ fn status(cluster: &Cluster, json: bool) -> Result<ExitCode, Failure> {
         }
         let hosts = (1..=cluster.description.hosts).map(netns::Place::Host);
         let hosts: Vec<String> = hosts.map(|host| netns::space(&cluster.dir, host)).collect();
-        println!("{:#}", json!({ "store": store, "parts": parts, "hosts": hosts }));
+        say!("{:#}", json!({ "store": store, "parts": parts, "hosts": hosts }));
     } else {
         for (role, text) in &all {
             let (address, said) = (cluster.description.address(*role)?, said(text));
             match said.get("pid") {
                 Some(pid) if said.get("standby").is_some() => {
-                    println!("{role:8} {address}  pid {pid}  stands by");
+                    say!("{role:8} {address}  pid {pid}  stands by");
                 }
-                Some(pid) => println!("{role:8} {address}  pid {pid}  {}", in_short(&said)),
-                None => println!("{role:8} {address}  does not answer"),
+                Some(pid) => say!("{role:8} {address}  pid {pid}  {}", in_short(&said)),
+                None => say!("{role:8} {address}  does not answer"),
             }
         }
-        println!("mount with --store '{store}'");
+        say!("mount with --store '{store}'");
     }
     let missing: Vec<Role> =
         all.iter().filter(|(_, text)| text.is_none()).map(|(role, _)| *role).collect();
@@ -319,7 +320,7 @@ fn kill(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
 fn start(cluster: &Cluster, role: &str) -> Result<ExitCode, Failure> {
     let role = cluster.role(role)?;
     if let Some(pid) = cluster.pid(role) {
-        println!("{role} runs already, as process {pid}");
+        say!("{role} runs already, as process {pid}");
         return Ok(ExitCode::SUCCESS);
     }
     log::start_with("warn")?;
@@ -393,16 +394,16 @@ fn check(cluster: &Cluster, contents: bool, json: bool) -> Result<ExitCode, Fail
         .map_err(|error| Failure::internal(format!("the server answers nonsense: {error}")))?;
     let total = report.get("total").and_then(Value::as_u64).unwrap_or(u64::MAX);
     if json {
-        println!("{report:#}");
+        say!("{report:#}");
     } else {
         let findings = report.get("findings").and_then(Value::as_array);
         for finding in findings.into_iter().flatten().filter_map(Value::as_str) {
-            println!("{finding}");
+            say!("{finding}");
         }
         let counts = report.get("counts").and_then(Value::as_object);
         let counts: Vec<String> =
             counts.into_iter().flatten().map(|(name, value)| format!("{name} {value}")).collect();
-        println!("{}", counts.join("  "));
+        say!("{}", counts.join("  "));
     }
     if total == 0 {
         return Ok(ExitCode::SUCCESS);

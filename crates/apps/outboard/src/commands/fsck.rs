@@ -16,6 +16,7 @@ use super::served::ServedDir;
 use super::status::Dpu;
 use crate::exit::{Code, Failure};
 use crate::log;
+use crate::say::say;
 use crate::settings::Settings;
 
 /// A check reads every pair, and offline every block.
@@ -52,7 +53,7 @@ pub(crate) fn fsck(settings: &Settings, repair: bool, as_json: bool) -> Result<E
 fn say(report: &Value, as_json: bool) -> ExitCode {
     let clean = report.get("clean").and_then(Value::as_bool).unwrap_or(false);
     if as_json {
-        println!("{report:#}");
+        say!("{report:#}");
     } else {
         print(report, clean);
     }
@@ -92,7 +93,7 @@ async fn finish(volume: &KvVolume) -> outboard_base::Result<()> {
 
 fn print(report: &Value, clean: bool) {
     for finding in report.get("findings").and_then(Value::as_array).into_iter().flatten() {
-        println!("{}", finding.as_str().unwrap_or_default());
+        say!("{}", finding.as_str().unwrap_or_default());
     }
     let counts = report.get("counts").and_then(Value::as_object);
     let counts: Vec<String> = counts
@@ -100,12 +101,12 @@ fn print(report: &Value, clean: bool) {
         .flatten()
         .map(|(name, count)| format!("{} {count}", name.replace('_', " ")))
         .collect();
-    println!("checked: {}", counts.join(", "));
+    say!("checked: {}", counts.join(", "));
     if clean {
-        println!("clean");
+        say!("clean");
     } else {
         let total = report.get("total").and_then(Value::as_u64).unwrap_or(0);
         let remedy = report.get("remedy").and_then(Value::as_str).unwrap_or(REMEDY);
-        println!("{total} faults found; {remedy}");
+        say!("{total} faults found; {remedy}");
     }
 }

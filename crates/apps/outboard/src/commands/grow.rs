@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::served::ServedDir;
 use super::status::{Dpu, human};
 use crate::exit::{Code, Failure};
+use crate::say::say;
 use crate::settings::Settings;
 
 /// Time for an answer.
@@ -30,6 +31,6 @@ pub(crate) fn grow(settings: &Settings) -> Result<ExitCode, Failure> {
     } else {
         (outboard_store::grow(&data, asked)?, asked)
     };
-    println!("the volume in {} has {}, {} before", data.display(), human(now), human(before));
+    say!("the volume in {} has {}, {} before", data.display(), human(now), human(before));
     Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 use crate::exit::Failure;
+use crate::say::say;
 
 /// The attribute that says it.
 const ATTRIBUTE: &str = "user.outboard.layout";
@@ -37,7 +38,7 @@ pub(crate) fn layout(path: &Path, set: Option<&str>) -> Result<ExitCode, Failure
     let mut text = [0; TEXT_MAX];
     let found = getxattr(path, ATTRIBUTE, &mut text[..]);
     let len = found.map_err(|error| Failure::usage(not_shared(path, error)))?;
-    println!("{}", String::from_utf8_lossy(text.get(..len).unwrap_or_default()));
+    say!("{}", String::from_utf8_lossy(text.get(..len).unwrap_or_default()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,6 +9,7 @@ use outboard_store::migrate::Phase;
 use crate::bar::Bar;
 use crate::exit::Failure;
 use crate::log;
+use crate::say::say;
 use crate::settings::Settings;
 
 /// Copies the volume of `from` to `to`, which may be the half of an earlier try.
@@ -28,13 +29,13 @@ pub(crate) fn migrate(
     });
     bar.end();
     let copied = copied?;
-    println!(
+    say!(
         "copied and compared: {} pairs, {} MiB of file data, {:.1} s",
         copied.pairs,
         copied.medium >> 20,
         start.elapsed().as_secs_f64()
     );
-    println!("the copy is in {}; the original is as it was", to.data.display());
+    say!("the copy is in {}; the original is as it was", to.data.display());
     Ok(ExitCode::SUCCESS)
 }
 

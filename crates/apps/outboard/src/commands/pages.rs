@@ -10,6 +10,7 @@ use outboard_servers::pages::client::{Answer, Client};
 use outboard_servers::pages::wire::{CONTENTS, PAGE_MAX};
 
 use crate::exit::Failure;
+use crate::say::say;
 
 /// How long each step may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -63,7 +64,7 @@ pub(crate) fn pages(what: Pages) -> Result<ExitCode, Failure> {
         Pages::Put { server, page, lsn, at, text } => put(&server, page, lsn, at, text),
         Pages::Sync { server } => {
             server.client()?.sync().map_err(|error| server.failed(&error))?;
-            println!("every record answered before survives power loss");
+            say!("every record answered before survives power loss");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -118,8 +119,8 @@ fn put(
     };
     let answer = server.client()?.apply(page, lsn, at, &data);
     match answer.map_err(|error| server.failed(&error))? {
-        Answer::Done(own) => println!("page {page} is at LSN {own}"),
-        Answer::Applied(own) => println!("page {page} is at LSN {own} already: nothing to apply"),
+        Answer::Done(own) => say!("page {page} is at LSN {own}"),
+        Answer::Applied(own) => say!("page {page} is at LSN {own} already: nothing to apply"),
         Answer::Older(own) => return Err(older(page, own, lsn)),
         Answer::Page(..) => return Err(Failure::internal("an answer to another")),
     }

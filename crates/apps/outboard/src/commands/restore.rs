@@ -19,6 +19,7 @@ use super::status::human;
 use crate::bar::Bar;
 use crate::exit::{Code, Failure};
 use crate::log;
+use crate::say::say;
 use crate::settings::Settings;
 
 /// Makes `dir` of what `file` holds.
@@ -31,7 +32,7 @@ pub(crate) fn restore(file: &Path, dir: &Path) -> Result<ExitCode, Failure> {
     check(header.kind, &draft.at).map_err(|error| error.of(file))?;
     told.go_on()?;
     draft.finish()?;
-    println!(
+    say!(
         "restored {} into {}: {} of data, checked",
         header.kind,
         dir.display(),

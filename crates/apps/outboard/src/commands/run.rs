@@ -29,6 +29,7 @@ use crate::handover::End;
 use crate::log;
 use crate::mount_process::{Kept, Served, end_of};
 use crate::program;
+use crate::say::say;
 use crate::service;
 use crate::settings::{CacheMode, OnDpuLoss, Settings, sixteenth_of_memory};
 use crate::successor::{self, Asked, Invocation, rehearsed};
@@ -222,7 +223,7 @@ fn taken(
         return Err(Failure::usage("a mount with these settings does not outlive its process"));
     }
     if step == TakeOver::Rehearse {
-        println!("{}", rehearsed());
+        say!("{}", rehearsed());
         return Ok(ExitCode::SUCCESS);
     }
     log::start(&line.settings)?;
@@ -501,9 +502,9 @@ fn greet(settings: &Settings, mountpoint: &Path) {
     // As it can be typed: the program need not be on the path.
     let program = std::env::current_exe().unwrap_or_else(|_| "outboard".into());
     let program = program.display();
-    println!("mounted the volume in {data} at {at}");
-    println!("try:  cp -r /usr/share/doc {at}/  ;  du -sh {at}  ;  {program} status --data {data}");
-    println!("end:  Ctrl-C here, or `{program} umount {at}`");
+    say!("mounted the volume in {data} at {at}");
+    say!("try:  cp -r /usr/share/doc {at}/  ;  du -sh {at}  ;  {program} status --data {data}");
+    say!("end:  Ctrl-C here, or `{program} umount {at}`");
 }
 
 /// Until unmounted, told to end or asked for something; a DPU side that dies is started again.
@@ -624,7 +625,7 @@ impl Ending<'_> {
 /// Unmounts, waiting for programs that still use the mount.
 fn finish(unmount: &dyn Fn(bool) -> Result<(), MountError>) -> Result<(), Failure> {
     if std::io::stdout().is_terminal() {
-        println!();
+        say!();
     }
     let end = Instant::now() + BUSY_LIMIT;
     let mut told = false;

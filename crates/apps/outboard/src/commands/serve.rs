@@ -46,6 +46,7 @@ use self::limits::LimitArgs;
 use self::net::NetArgs;
 use crate::exit::{Code, Failure};
 use crate::restarts::Restarts;
+use crate::say::say;
 use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
 
@@ -465,7 +466,7 @@ impl Host<'_> {
             Served::Kv(_) => format!(" redis-cli -h {} -p {};", at.ip(), at.port()),
             Served::Pages => String::new(),
         };
-        println!(
+        say!(
             "serving {} at {at} from {} ({}{side});{client} Ctrl-C ends it",
             self.served.app().name(),
             self.args.data.display(),

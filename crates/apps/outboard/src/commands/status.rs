@@ -13,6 +13,7 @@ mod store;
 
 use super::served::ServedDir;
 use crate::exit::{Code, Failure};
+use crate::say::say;
 use crate::settings::Settings;
 use crate::watch::{Happened, Watch};
 
@@ -103,7 +104,7 @@ pub(crate) fn status(
     watch: Option<u64>,
 ) -> Result<ExitCode, Failure> {
     let Some(seconds) = watch else {
-        println!("{}", look(settings, as_json, true)?.trim_end());
+        say!("{}", look(settings, as_json, true)?.trim_end());
         return Ok(ExitCode::SUCCESS);
     };
     let mut signals = Watch::new()?;

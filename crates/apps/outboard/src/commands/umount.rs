@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use outboard_fuse::MountError;
 
 use crate::exit::{Code, Failure};
+use crate::say::say;
 
 /// Unmounts; a mount point whose server died is cleared.
 pub(crate) fn umount(mountpoint: &Path, lazy: bool) -> Result<ExitCode, Failure> {
     if outboard_fuse::clear_stale(mountpoint).map_err(|error| failure(&error))? {
-        println!("cleared the mount that a crash left at {}", mountpoint.display());
+        say!("cleared the mount that a crash left at {}", mountpoint.display());
         return Ok(ExitCode::SUCCESS);
     }
     outboard_fuse::unmount(mountpoint, lazy).map_err(|error| failure(&error))?;

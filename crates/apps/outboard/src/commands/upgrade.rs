@@ -9,6 +9,7 @@ use outboard_attach::link::control;
 use serde_json::{Value, json};
 
 use crate::exit::{Code, Failure};
+use crate::say::say;
 use crate::settings::Settings;
 use crate::successor::DOOR;
 
@@ -28,7 +29,7 @@ pub(crate) fn upgrade(settings: &Settings) -> Result<ExitCode, Failure> {
     for (pid, door) in doors {
         match ask(&door, &question) {
             Ok(version) => {
-                println!("process {pid} and what it started go on as {version}");
+                say!("process {pid} and what it started go on as {version}");
                 asked += 1;
             }
             // Left by one that was killed.

@@ -481,7 +481,8 @@ fn flags_travel_where_they_mean_something() {
     // Write-back of a mapped page goes where the page is, whoever opened the file.
     assert_eq!(write(1, open_flags::APPEND), write_flags::WRITEBACK);
     assert_eq!(write(4, open_flags::DSYNC), write_flags::KILL_SUIDGID | write_flags::DSYNC);
-    assert_eq!(write(0, open_flags::SYNC), write_flags::DSYNC);
+    assert_eq!(write(0, open_flags::SYNC), write_flags::DSYNC | write_flags::SYNC);
+    assert_eq!(write(0, open_flags::DSYNC), write_flags::DSYNC);
     let call = Call::Open { flags: 0o102_002 | open_flags::TRUNC, open_flags: 0 };
     // O_APPEND stays behind: F_SETFL may clear it, and a handle that appends always would not hear.
     let flags = 2 | open_flags::TRUNC;

@@ -217,6 +217,7 @@ fn write(write_in: u32, file_flags: u32) -> u32 {
     bit(!cached && file_flags & open_flags::APPEND != 0, write_flags::APPEND)
         | bit(write_in & write_in_flags::KILL_SUIDGID != 0, write_flags::KILL_SUIDGID)
         | bit(file_flags & open_flags::DSYNC != 0, write_flags::DSYNC)
+        | bit(file_flags & open_flags::SYNC == open_flags::SYNC, write_flags::SYNC)
         | bit(cached, write_flags::WRITEBACK)
 }
 

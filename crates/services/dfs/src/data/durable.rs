@@ -128,16 +128,14 @@ impl<N: Net> Data<N> {
         call: Call,
         patience: Patience,
     ) -> Result<Vec<Reply>, DataError> {
-        let mut bytes = Vec::new();
-        call.encode(&mut bytes);
-        let (call, bytes) = (&call, &bytes);
+        let call = &call;
         let each = nodes.map(|peer| async move {
             let mut pause = PAUSE;
             loop {
                 self.may_ask()?;
                 let said = match call {
                     Call::Flush { settles } => self.flush_with_others(peer, settles).await,
-                    _ => self.said(peer, bytes.clone()).await,
+                    call => self.said(peer, call).await,
                 };
                 match said {
                     Ok(reply) => {

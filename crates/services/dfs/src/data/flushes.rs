@@ -2,6 +2,7 @@
 //! for the next, which is that of all who wait then (group commit).
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outboard_base::Errno;
@@ -43,8 +44,17 @@ struct State {
     begun: u64,
     /// The last that has ended, and what was said.
     ended: Option<(u64, Said)>,
-    /// What the next one is to settle, by object.
+    /// What is to be settled, by object; and of which the last one did it last.
     settles: BTreeMap<u64, Acknowledged>,
+    settled: u64,
+}
+
+/// Which flush somebody wants: the first that begins after he came. Of one that was under way then
+/// he takes that the node did not answer.
+#[derive(Clone, Copy)]
+struct Wanted {
+    number: u64,
+    under_way: Option<u64>,
 }
 
 impl Group {
@@ -52,29 +62,37 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the first flush that begins after this, which settles these.
-    fn want(&self, settles: &[Acknowledged]) -> u64 {
+    /// Somebody wants a flush, and these settled by it, or by one after.
+    fn want(&self, settles: &[Acknowledged]) -> Wanted {
         let mut state = self.state();
         for of in settles {
-            state.settles.insert(of.capability.object, *of);
-            if state.settles.len() > OBJECTS {
-                state.settles.pop_first();
+            if state.settles.len() < OBJECTS {
+                state.settles.insert(of.capability.object, *of);
             }
         }
-        state.begun + 1
+        let begun = state.begun;
+        let is_over = state.ended.as_ref().is_some_and(|(ended, _)| *ended == begun);
+        Wanted { number: begun + 1, under_way: (!is_over).then_some(begun) }
     }
 
-    /// What was said to a flush that began with this number or later.
-    fn said(&self, number: u64) -> Option<Said> {
+    /// What was said to it, or to a later one.
+    fn said(&self, wanted: Wanted) -> Option<Said> {
         let state = self.state();
-        let (_, said) = state.ended.as_ref().filter(|(ended, _)| *ended >= number)?;
-        Some(said.clone())
+        let (ended, said) = state.ended.as_ref()?;
+        let is_silent = said.is_err() && Some(*ended) == wanted.under_way;
+        (*ended >= wanted.number || is_silent).then(|| said.clone())
     }
 
+    /// One begins; what it settles, each object in its turn.
     fn begin(&self) -> (u64, Vec<Acknowledged>) {
         let mut state = self.state();
         state.begun += 1;
-        (state.begun, state.settles.values().take(SETTLES_MAX).copied().collect())
+        let (before, behind) =
+            (..=state.settled, (Bound::Excluded(state.settled), Bound::Unbounded));
+        let all = state.settles.range(behind).chain(state.settles.range(before));
+        let settles: Vec<Acknowledged> = all.map(|(_, of)| *of).take(SETTLES_MAX).collect();
+        state.settled = settles.last().map_or(0, |of| of.capability.object);
+        (state.begun, settles)
     }
 
     fn end(&self, number: u64, settled: &[Acknowledged], said: &Said) {
@@ -96,17 +114,15 @@ impl<N: Net> Data<N> {
     /// What a node has answered by now becomes durable, with what others want of it.
     pub(super) async fn flush_with_others(&self, peer: Peer, settles: &[Acknowledged]) -> Said {
         let group = self.flushes.of(peer);
-        let number = group.want(settles);
+        let wanted = group.want(settles);
         // Who is given up amid a flush lets the next who waits begin another.
-        let _under_way = match group.under_way.lock_unless(|| group.said(number)).await {
+        let _under_way = match group.under_way.lock_unless(|| group.said(wanted)).await {
             Ok(guard) => guard,
             Err(said) => return said,
         };
         let (number, settles) = group.begin();
         let when = self.unsynced.now();
-        let mut call = Vec::new();
-        Call::Flush { settles: settles.clone() }.encode(&mut call);
-        let said = self.said(peer, call).await;
+        let said = self.said(peer, &Call::Flush { settles: settles.clone() }).await;
         if let Ok(Reply::Number(boot)) = said {
             self.unsynced.flushed(peer, when, boot);
         }
@@ -115,8 +131,10 @@ impl<N: Net> Data<N> {
     }
 
     /// What a node says to a call; [`Errno::EPROTO`] if that is none of its replies.
-    pub(super) async fn said(&self, peer: Peer, call: Vec<u8>) -> Said {
-        let reply = self.net.call(peer, call).await?;
+    pub(super) async fn said(&self, peer: Peer, call: &Call) -> Said {
+        let mut bytes = Vec::new();
+        call.encode(&mut bytes);
+        let reply = self.net.call(peer, bytes).await?;
         Ok(Reply::decode(&reply).unwrap_or(Reply::Failed(Errno::EPROTO)))
     }
 }

@@ -157,6 +157,43 @@ fn who_syncs_at_once_shares_flushes() {
     });
 }
 
+/// Writes that are acknowledged while a flush is under way are the next one's.
+#[test]
+fn what_is_written_while_a_flush_is_under_way_is_flushed_by_the_next() {
+    for seed in seeds(60) {
+        let mut rig = Rig::new(seed);
+        let one = Host::new(&mut rig, 1);
+        let host = one.clone();
+        let files = rig.wait(one.peer(), async move {
+            let mut files = Vec::new();
+            for number in 0..6 {
+                let (attr, fh) = host.open(&[b'a' + number], 0).await.unwrap();
+                host.write((attr.ino, fh), 0, 0, vec![1; STRIP]).await.unwrap();
+                sync_data(&host, (attr.ino, fh)).await.unwrap();
+                files.push((attr.ino, fh));
+            }
+            files
+        });
+        let writes = |f| {
+            let host = one.clone();
+            start(one.peer(), async move {
+                for round in 2..6 {
+                    host.write(f, 0, 0, vec![round; STRIP]).await.unwrap();
+                    sync_data(&host, f).await.unwrap();
+                }
+            })
+        };
+        let all: Vec<_> = files.iter().copied().map(writes).collect();
+        all.iter().for_each(|slot| rig.until(slot));
+        rig.power_fails();
+        rig.wait(one.peer(), async move {
+            for f in files {
+                assert_eq!(sync_data(&one, f).await, Ok(()), "seed {seed}: it was synced");
+            }
+        });
+    }
+}
+
 /// The server had recorded the size, its client died before the nodes had cut the file, and who
 /// resolved it took their end for its size: a truncation that was answered after the client's
 /// return had not happened.

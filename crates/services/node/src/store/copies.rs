@@ -187,14 +187,29 @@ impl<M: Medium> Store<M> {
     ) -> Result<(), Reason> {
         let mut next = range.start;
         while next < range.end {
-            let _all = self.locks.exclusive(Ino(object)).await;
-            self.settled().await;
-            self.shared.usable()?;
-            let (records, behind) = self.acknowledged(object, next..range.end, up_to)?;
-            self.commit_all(records).await?;
+            // Who has nothing to settle waits for nobody: what is not here yet was not acknowledged.
+            let (records, mut behind) = self.acknowledged(object, next..range.end, up_to)?;
+            if !records.is_empty() {
+                behind = self.settle_some(object, next..range.end, up_to).await?;
+            }
             next = behind.unwrap_or(range.end);
         }
         Ok(())
+    }
+
+    /// The same of some strips; where those behind them begin.
+    async fn settle_some(
+        &self,
+        object: u64,
+        range: Range<u64>,
+        up_to: Version,
+    ) -> Result<Option<u64>, Reason> {
+        let _all = self.locks.exclusive(Ino(object)).await;
+        self.settled().await;
+        self.shared.usable()?;
+        let (records, behind) = self.acknowledged(object, range, up_to)?;
+        self.commit_all(records).await?;
+        Ok(behind)
     }
 
     /// Whether all that it has acknowledged of such strips is here, in this boot of its computer:

@@ -54,6 +54,7 @@ pub(crate) enum Ask {
     Fsync {
         ino: Ino,
         fh: Fh,
+        data_only: bool,
     },
     Getattr {
         ino: Ino,
@@ -104,7 +105,9 @@ impl Ask {
                 len: *len,
                 mode: PUNCH_AND_KEEP,
             },
-            Ask::Fsync { ino, fh } => Request::Fsync { ino: *ino, fh: *fh, data_only: false },
+            Ask::Fsync { ino, fh, data_only } => {
+                Request::Fsync { ino: *ino, fh: *fh, data_only: *data_only }
+            }
             Ask::Getattr { ino } => Request::Getattr { ino: *ino, fh: Fh::NONE },
             Ask::Mknod { name } => {
                 Request::Mknod { parent, name, mode: S_IFREG | 0o644, umask: 0, rdev: 0 }

@@ -158,6 +158,11 @@ impl File {
         }
     }
 
+    /// The least that it was long since the last sync.
+    pub(crate) fn least(&self) -> u64 {
+        self.since.0
+    }
+
     /// Whether everything that it was long since the last sync is the same.
     pub(crate) fn is_size_kept(&self) -> bool {
         self.since.0 == self.since.1
@@ -390,7 +395,8 @@ impl File {
 
     fn explain(&self, cell: u64, at: usize, some: &[u8], begun: u64) -> String {
         let puts = &self.cells[cell as usize];
-        let mut text = format!("byte {} is wrong; read from {begun}:", cell * CELL + at as u64);
+        let (offset, found) = (cell * CELL + at as u64, &some[at..some.len().min(at + 8)]);
+        let mut text = format!("byte {offset} is wrong, {found:?}; read from {begun}:");
         for put in puts {
             let op = &self.ops[put.op];
             let here = some[at] == byte(op.pattern, cell * CELL + at as u64);

@@ -17,7 +17,6 @@ use outboard_sim::line::{Delay, LineOptions};
 use outboard_sim::{Timeline, seeds};
 use outboard_volume::Answer;
 use outboard_wire::file::Reply;
-use outboard_wire::shared::Strategy;
 
 use self::faults::Fault;
 use crate::front::Front;

@@ -21,6 +21,7 @@ use crate::cluster::netns;
 use crate::cluster::part::Running;
 use crate::cluster::process::{Cluster, signal};
 use crate::exit::{Code, Failure};
+use crate::say::say;
 use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
 
@@ -94,7 +95,7 @@ pub(crate) fn add(dir: &Path, count: u16, pace: &Pace) -> Result<ExitCode, Failu
     }
     let goes_on = "it goes on by itself";
     if follow(&cluster, pace, (&format!("files to {names}"), goes_on))? {
-        println!("{names} came; files are where they belong");
+        say!("{names} came; files are where they belong");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -120,7 +121,7 @@ pub(crate) fn drain(dir: &Path, name: &str, pace: &Pace) -> Result<ExitCode, Fai
     cluster.description.nodes.retain(|node| node.number != number);
     describe(&mut cluster)?;
     end(&cluster, role)?;
-    println!("{role} has no files, and has ended; {} may go", data.display());
+    say!("{role} has no files, and has ended; {} may go", data.display());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -229,7 +230,7 @@ fn follow(cluster: &Cluster, pace: &Pace, (what, then): (&str, &str)) -> Result<
         cluster.dir.display()
     );
     if pace.detach {
-        println!("{goes_on}");
+        say!("{goes_on}");
         return Ok(false);
     }
     let (mut watch, mut bar, mut said) = (Watch::new()?, Bar::new(), String::new());

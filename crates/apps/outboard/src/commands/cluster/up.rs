@@ -21,6 +21,7 @@ use crate::cluster::process::{Cluster, signal};
 use crate::exit::{Code, Failure};
 use crate::log;
 use crate::restarts::Restarts;
+use crate::say::say;
 use crate::watch::{Happened, Watch};
 
 /// The port of RoCEv2.
@@ -92,14 +93,14 @@ fn greet(cluster: &Cluster) -> Result<(), Failure> {
     let program = std::env::current_exe().unwrap_or_else(|_| "outboard".into());
     let (program, dir) = (program.display(), cluster.dir.display());
     let parts: Vec<String> = cluster.description.parts().iter().map(Role::to_string).collect();
-    println!("the cluster in {dir} is up: {}", parts.join(", "));
-    println!("mount:  {program} run '{}' MOUNTPOINT", cluster.description.store()?);
+    say!("the cluster in {dir} is up: {}", parts.join(", "));
+    say!("mount:  {program} run '{}' MOUNTPOINT", cluster.description.store()?);
     for number in 1..=cluster.description.hosts {
         let space = netns::space(&cluster.dir, Place::Host(number));
-        println!("host {number}: mount with nsenter --net=/run/netns/{space} before it");
+        say!("host {number}: mount with nsenter --net=/run/netns/{space} before it");
     }
-    println!("look:   {program} cluster status {dir}");
-    println!("end:    Ctrl-C here, or `{program} cluster down {dir}`");
+    say!("look:   {program} cluster status {dir}");
+    say!("end:    Ctrl-C here, or `{program} cluster down {dir}`");
     Ok(())
 }
 

@@ -30,6 +30,7 @@ use super::limits::LimitArgs;
 use super::net::NetArgs;
 use super::{Clients, cannot, claim, clients, keep_apart};
 use crate::exit::Failure;
+use crate::say::say;
 use crate::settings::bytes;
 use crate::watch::{Happened, Watch};
 
@@ -124,7 +125,7 @@ fn front<F: worker::Files>(
 /// Who answered how much, in a line.
 fn say_counts(front: &Front, plugin: &Plugin) {
     let (tally, counts) = (front.tally(), plugin.counts());
-    println!(
+    say!(
         "answered here {}, by the server {}; the plug-in failed {} times",
         tally.offloaded.load(Ordering::Relaxed),
         tally.to_host.load(Ordering::Relaxed)
@@ -170,7 +171,7 @@ pub(super) fn serve(args: &PluginArgs) -> Result<ExitCode, Failure> {
         Address::Tcp(at) => *at,
         Address::Unix(_) => args.listen,
     };
-    println!(
+    say!(
         "serving {} at {at}; its server, at {}, attaches to {}; Ctrl-C ends it",
         plugin.profile().name,
         args.host.clone().unwrap_or_else(|| args.listen.to_string()),

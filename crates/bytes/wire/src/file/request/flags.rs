@@ -37,6 +37,8 @@ pub mod write_flags {
     /// Write-back of pages stored to through a mapping: permissions were checked at open, and what
     /// may be executed with privileges stays so. Times move, as with any write.
     pub const WRITEBACK: u32 = 8;
+    /// With [`DSYNC`]: its times, too.
+    pub const SYNC: u32 = 16;
 }
 
 /// Flags of `renameat2(2)`.

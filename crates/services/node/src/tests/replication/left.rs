@@ -164,3 +164,28 @@ fn a_client_tells_what_was_acknowledged() {
     ask_member(&world, 1, Call::Seal { object: 1, fence: 6 });
     assert_eq!(settle(&world, ME, capability, 2), Reply::Failed(Errno::ESTALE));
 }
+
+/// A flush says for many objects what was acknowledged. What of it is nobody's to say changes
+/// nothing, and does not hinder the flush, nor what stands beside it.
+#[test]
+fn a_flush_settles_what_its_client_may_settle() {
+    let mut world = World::plain(6, 2, 0);
+    let nodes = [1, 2];
+    let write = spread(Ask::write(1, (5, 1), 0, vec![1; 100]), Strategy::Ring, &nodes);
+    assert_eq!(world.write(&nodes, &write), (0, Ok(())));
+    let capability = write.heads.capability;
+    let of = |capability, sequence| call::Acknowledged { capability, sequence };
+    let flush = |world: &World, from, settles| {
+        let node = world.members[0].rig.node.clone();
+        assert!(matches!(run(node.call(from, Call::Flush { settles })), Reply::Number(_)));
+    };
+    let before = claims(&world, 1, 0);
+    let forged = of(Capability { fence: 6, ..capability }, 1);
+    let other = of(Capability { object: 2, ..capability }.sign(&KEY), 1);
+    flush(&world, Peer::Client(CLIENT + 1), vec![of(capability, 1)]);
+    flush(&world, ME, vec![forged, other, of(capability, 0)]);
+    assert_eq!(claims(&world, 1, 0), before, "nobody who may has said so");
+    flush(&world, ME, vec![forged, of(capability, 1), of(capability, 1), other]);
+    let stable = call::Version { fence: 5, sequence: 1 };
+    assert_eq!(claims(&world, 1, 0), [Claim { strip: 0, stable, pending: None }]);
+}

@@ -58,7 +58,10 @@ impl Walk {
             45..50 => self.ask((host, lane), Ask::Getattr { ino }, told),
             // Two at a time do not say which of them heard of a loss.
             50..58 if syncs => {}
-            50..58 => self.ask((host, lane), Ask::Fsync { ino, fh }, told),
+            50..58 => {
+                let data_only = kind < 55;
+                self.ask((host, lane), Ask::Fsync { ino, fh, data_only }, told);
+            }
             58..60 if other.is_none() => self.ask((host, lane), Ask::Close { ino, fh }, told),
             60..68 => self.truncate((host, lane), file, (ino, fh)),
             68..74 => self.punch((host, lane), file, (ino, fh)),

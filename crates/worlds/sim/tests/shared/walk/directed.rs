@@ -65,7 +65,7 @@ impl Story {
         let write = story.write(ONE, 0, MUCH, 1);
         story.does(ONE, write);
         let (ino, fh) = (story.ino, story.fh(ONE));
-        story.does(ONE, Ask::Fsync { ino, fh });
+        story.does(ONE, Ask::Fsync { ino, fh, data_only: false });
         story
     }
 
@@ -239,7 +239,7 @@ pub(crate) fn a_read_that_comes_late_is_none(rule: Option<Rule>) -> bool {
     let first = story.write(ONE, 0, MUCH, 1);
     story.does(ONE, first);
     assert_eq!(story.reads(ONE, 0, MUCH), bytes(1, MUCH));
-    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE) };
+    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE), data_only: false };
     story.does(ONE, fsync);
     // One of them has the second of four strips, another host wants to read that.
     assert_eq!(story.reads(OTHER, 0, MUCH), bytes(1, MUCH));
@@ -314,7 +314,7 @@ pub(crate) fn what_others_did_not_find_does_not_come_back() -> bool {
     story.walk.kill(CLIENTS[ONE], false, Duration::from_millis(50));
     assert_eq!(story.reads(OTHER, 0, SOME), bytes(1, SOME));
     story.walk.world.heal();
-    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE) };
+    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE), data_only: false };
     let synced = story.walk.one(ONE, fsync);
     let found = [ONE, OTHER, ONE].map(|host| story.reads(host, 0, SOME));
     synced.err() == Some(Errno::EIO) && found.iter().all(|found| *found == bytes(1, SOME))
@@ -345,7 +345,7 @@ pub(crate) fn an_append_is_done_once(deaf: &[usize], dies: Dies, patterns: [u64;
     let mut story = Story::new(None, uncached(), |_| ());
     let first = story.append(ONE, MUCH, patterns[0]);
     story.does(ONE, first);
-    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE) };
+    let fsync = Ask::Fsync { ino: story.ino, fh: story.fh(ONE), data_only: false };
     story.does(ONE, fsync);
     story.walk.one(ONE, Ask::Syncfs).unwrap();
     deaf.iter().for_each(|node| story.cut(CLIENTS[ONE], *node));
@@ -392,7 +392,7 @@ pub(crate) fn who_is_unreached_holds_nobody_up(one: usize, other: usize) -> bool
         story.begins(ONE, write);
         story.waits(ONE);
         let (ino, fh) = (story.ino, story.fh(ONE));
-        story.begins(ONE, Ask::Fsync { ino, fh });
+        story.begins(ONE, Ask::Fsync { ino, fh, data_only: false });
         story.waits(ONE);
     }
     let took = story.now().since(begun);
@@ -457,7 +457,7 @@ pub(crate) fn a_disk_that_fails_holds_nobody_up(
     story.begins(writer, write);
     story.waits(writer);
     let fh = story.fh(writer);
-    story.begins(writer, Ask::Fsync { ino, fh });
+    story.begins(writer, Ask::Fsync { ino, fh, data_only: false });
     story.waits(writer);
     let took = story.now().since(begun);
     let found = story.reads(ONE + OTHER - writer, 0, MUCH);

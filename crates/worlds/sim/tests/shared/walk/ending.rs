@@ -85,7 +85,7 @@ impl Walk {
         let name = self.files[file].name.clone();
         let (ino, fh) = handle.unwrap_or_else(|| self.open(host, &name));
         let (begun, losses) = (self.moment(), self.files[file].model.losses());
-        let answer = self.one(host, Ask::Fsync { ino, fh });
+        let answer = self.one(host, Ask::Fsync { ino, fh, data_only: false });
         let now = self.moment();
         let model = &mut self.files[file].model;
         match answer {

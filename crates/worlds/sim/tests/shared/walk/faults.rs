@@ -193,7 +193,8 @@ impl Walk {
             told.repeats = true;
             let model = &mut self.files[told.file].model;
             let pattern = model.pattern(op);
-            model.begin(*host, (*most, *most + adds), pattern, now);
+            // Behind what it added before, or wherever the file may end again.
+            model.begin(*host, (model.least().min(*most), *most + adds), pattern, now);
             *most += adds;
             model.begin_size(*host, (*most, *most), now);
         }
