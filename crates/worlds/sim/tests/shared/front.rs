@@ -276,6 +276,10 @@ impl Front {
         let (clock, calendar) = (|| CLOCK.get().0, || timestamp(CLOCK.get().1));
         let mut service =
             Service::new(Arc::clone(dfs), Limits::default(), Box::new(clock), Box::new(calendar));
+        if !first {
+            // As a side reads of its sessions what the life before has written down.
+            service.kv().coherence.expect([self.id]);
+        }
         let attachment = service.attach(Caller::root(self.id), targets, sender).unwrap();
         let control = Control::attach(dma, self.geometry.area(), self.policies).unwrap();
         let is_dead = Box::new(|| false);

@@ -329,7 +329,13 @@ impl Host {
             Side::Down(until) if world.now >= *until => {
                 world.start(self.place);
                 let Some(dfs) = world.dfs(self.place) else { return false };
-                let handles = self.front.is_none().then(|| self.handles.clone());
+                let closes = |fh| {
+                    let mut asked = self.lanes.iter().flatten();
+                    asked.any(|one| matches!(one.ask, Ask::Close { fh: of, .. } if of == fh))
+                };
+                // One that is being closed may be gone.
+                let open = self.handles.iter().copied().filter(|(_, fh)| !closes(*fh));
+                let handles = self.front.is_none().then(|| open.collect());
                 let work = come(dfs, self.session, handles);
                 self.side = Side::Comes(world.begin(self.place, work));
             }
