@@ -165,9 +165,9 @@ fn what_nobody_comes_back_for_is_kept_for_the_time_of_a_lease() {
 }
 
 /// Of what a client says of a file nothing has a number. What it asked and did not wait for, be it
-/// twice, comes before what it asks next; once the file is another's, or its own anew, it is refused.
-/// (The size that was told was put over that of a cut, and the cut counted as carried out, as it did
-/// not wait for what had come before it.)
+/// twice, comes before what it asks next; once the file is another's, or its own anew, it is
+/// refused. (The size that was told was put over that of a cut, and the cut counted as carried
+/// out, as it did not wait for what had come before it.)
 #[test]
 fn what_is_said_twice_or_late_changes_nothing() {
     for seed in 0..100 {
