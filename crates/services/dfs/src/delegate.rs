@@ -419,7 +419,7 @@ impl<N: Net> Inner<N> {
 
     /// Gives back what nobody uses.
     pub(crate) async fn give_back(&self, ino: Ino) {
-        let _alone = self.recalls.exclusive(ino).await;
+        let alone = self.recalls.exclusive(ino).await;
         let leaving = self.table.recall(ino, false);
         if self.within(LOOK, leaving.idle()).await.is_none() {
             return;
@@ -429,11 +429,12 @@ impl<N: Net> Inner<N> {
             return;
         }
         let Some((_, fence)) = self.table.held(ino) else { return };
-        let release = Call::Release { ino, fence, told: None, keep: None };
-        // Not waited for long: a recall of the same file waits for this.
-        match self.within(LATE, self.ask(release)).await {
-            Some(Ok(Reply::Done | Reply::Failed(Errno::ESTALE))) => leaving.left(),
-            _ => tracing::debug!(%ino, "a delegation that nobody uses is kept"),
+        // It is not used any more, whenever the server hears of that. A recall of the same file
+        // finds nothing, and does not wait for this: the server may wait for it before it answers.
+        let _returning = leaving.returns();
+        drop(alone);
+        if let Err(errno) = self.ask(Call::Release { ino, fence, told: None, keep: None }).await {
+            tracing::debug!(%ino, %errno, "a delegation that nobody uses is not given back");
         }
     }
 }

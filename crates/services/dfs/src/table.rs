@@ -47,7 +47,7 @@ pub(crate) struct Table {
 /// What somebody who wants to use a file does next.
 pub(crate) enum Step<'t> {
     In(Use<'t>),
-    /// Wait until it is neither asked for nor leaving.
+    /// Wait until it is neither asked for nor leaving, nor on its way back.
     Wait,
     Ask(Asking<'t>),
 }
@@ -205,7 +205,7 @@ impl Table {
         let mut files = self.files();
         let file = files.entry(ino).or_default();
         file.used = now;
-        if file.leaving {
+        if file.leaving || file.returning {
             return Step::Wait;
         }
         if file.may(mode, lapse)
@@ -227,9 +227,10 @@ impl Table {
         Step::Ask(Asking { table: self, ino, mode, voids, continues })
     }
 
-    /// Waits until nobody asks and nothing is leaving.
+    /// Waits until nobody asks, nothing is leaving, and the server has heard what was given back.
     pub(crate) async fn settled(&self, ino: Ino) {
-        self.until(ino, |file| (!file.asking && !file.leaving).then_some(())).await;
+        let is_settled = |file: &mut File| !file.asking && !file.leaving && !file.returning;
+        self.until(ino, |file| is_settled(file).then_some(())).await;
     }
 
     /// Waits until nobody asks.
@@ -606,7 +607,8 @@ impl Table {
         files.retain(|_, file| {
             if let Some(gone) = &mut file.gone {
                 gone.looks = gone.looks.saturating_add(1);
-                file.gone = file.gone.filter(|gone| gone.looks < LOOKS || file.asking);
+                let is_open = file.asking || file.returning;
+                file.gone = file.gone.filter(|gone| gone.looks < LOOKS || is_open);
             }
             !file.is_empty()
         });
@@ -655,6 +657,19 @@ impl Table {
     }
 }
 
+/// The server may not have heard yet that a delegation was given back, so nobody asks for it anew,
+/// nor uses it, until this is dropped.
+pub(crate) struct Returning<'t> {
+    table: &'t Table,
+    ino: Ino,
+}
+
+impl Drop for Returning<'_> {
+    fn drop(&mut self) {
+        self.table.change(self.ino, |file| file.returning = false);
+    }
+}
+
 /// A delegation is being given back. Once hosts have given up what they must, no use begins.
 pub(crate) struct Leaving<'t> {
     table: &'t Table,
@@ -662,7 +677,7 @@ pub(crate) struct Leaving<'t> {
     keep_read: bool,
 }
 
-impl Leaving<'_> {
+impl<'t> Leaving<'t> {
     /// Whether hosts have pages that must go first.
     pub(crate) fn waits_for_hosts(&self) -> bool {
         self.table.look(self.ino, |file| !file.leaving).unwrap_or(false)
@@ -671,6 +686,14 @@ impl Leaving<'_> {
     /// Waits until hosts have given up what they must, and no use is under way.
     pub(crate) async fn idle(&self) {
         self.table.until(self.ino, |file| (file.leaving && file.uses == 0).then_some(())).await;
+    }
+
+    /// It is given back, all of it, and the server is about to hear of that.
+    pub(crate) fn returns(self) -> Returning<'t> {
+        let (table, ino) = (self.table, self.ino);
+        table.change(ino, |file| file.returning = true);
+        self.left();
+        Returning { table, ino }
     }
 
     /// It is given back.

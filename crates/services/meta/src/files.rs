@@ -136,6 +136,11 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         if let Some((ino, _)) = concern {
             busy.aside(self.settle(ino, busy.who.client, mode)).await?;
         }
+        // What its client said of the file before that, and may not wait for, goes first.
+        let _change = match concern {
+            Some((ino, Concern::Cut)) => Some(self.changes().exclusive(ino).await),
+            _ => None,
+        };
         self.carry_out(busy, of, request, payload).await
     }
 

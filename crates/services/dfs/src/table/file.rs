@@ -74,6 +74,8 @@ pub(super) struct File {
     /// It is being given back: no use begins. Set with the last page that a host gives up, so that
     /// none is granted anew before.
     pub(super) leaving: bool,
+    /// It was given back, and the server has not said yet that it heard.
+    pub(super) returning: bool,
     pub(super) cached: Cached,
     /// The lapse of the lease since which something is.
     pub(super) cached_in: u64,
@@ -89,6 +91,7 @@ impl File {
             && !self.asking
             && self.uses == 0
             && self.recalling.is_none()
+            && !self.returning
             && self.cached == Cached::Nothing
             && !self.failed
     }

@@ -88,6 +88,38 @@ fn pages_of_a_lost_delegation_are_not_written_back() {
     });
 }
 
+/// What nobody used is given back, and the server hears of that late. (The client took it for kept
+/// after a second, and went on with it: what it wrote once the server had heard was nobody's, so a
+/// file was as long as before although it had been written, and synced.)
+#[test]
+fn what_is_given_back_is_not_used_whenever_the_server_hears_of_it() {
+    for pause in [29, 30, 31, 32, 33, 35] {
+        let (mut rig, one, other) = two();
+        let host = one.clone();
+        let (ino, fh) = rig.wait(one.peer(), async move {
+            let (attr, fh) = host.open(b"f", 0).await.unwrap();
+            host.write((attr.ino, fh), 0, 0, vec![1; 1000]).await.unwrap();
+            host.plain(Request::Fsync { ino: attr.ino, fh, data_only: false }).await.unwrap();
+            (attr.ino, fh)
+        });
+        rig.returns_late(Duration::from_secs(3));
+        rig.pass(Duration::from_secs(pause));
+        let host = one.clone();
+        rig.wait(one.peer(), async move {
+            host.write((ino, fh), 1000, 0, vec![2; 100_000]).await.unwrap();
+        });
+        rig.pass(Duration::from_secs(5));
+        let host = one.clone();
+        rig.wait(one.peer(), async move {
+            host.write((ino, fh), 101_000, 0, vec![3; 1000]).await.unwrap();
+            host.plain(Request::Fsync { ino, fh, data_only: false }).await.unwrap();
+        });
+        let host = other.clone();
+        let size = rig.wait(other.peer(), async move { host.size(ino).await });
+        assert_eq!(size, Ok(102_000), "after {pause} s");
+    }
+}
+
 /// What others did with a file before the next life of a side wrote back.
 #[derive(Clone, Copy, PartialEq)]
 enum Others {

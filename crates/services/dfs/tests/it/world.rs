@@ -95,6 +95,8 @@ struct State {
     late: Option<(u16, Duration)>,
     /// How often nodes were asked to flush.
     flushes: u64,
+    /// The server hears so much later what clients give back.
+    returns: Duration,
     /// Losses of power, of nodes.
     boots: BTreeMap<u16, u64>,
     /// Nodes that are at another address than at the start, and at no other.
@@ -380,8 +382,11 @@ impl Net for Line {
     async fn call(&self, to: Peer, call: Vec<u8>) -> std::result::Result<Vec<u8>, Gone> {
         let (world, me) = (Arc::clone(&self.world), self.me);
         let call = Call::decode(&call).unwrap();
+        let late = matches!(call, Call::Release { .. }).then(|| world.state().returns);
+        let waits = self.clone();
         // Boxed: who answers asks others.
         let work: std::pin::Pin<Box<dyn Future<Output = Vec<u8>>>> = Box::pin(async move {
+            waits.sleep(late.unwrap_or_default()).await;
             let reply = match to {
                 Peer::Node(node) => world.node_call(node, call).await,
                 Peer::Server(_) => {
@@ -596,6 +601,11 @@ impl Rig {
     pub(crate) fn takes_time(&self, silence: Duration, late: Option<(u16, Duration)>) {
         let mut state = self.world.state();
         (state.silence, state.late) = (silence, late);
+    }
+
+    /// The server hears so much later what clients give back.
+    pub(crate) fn returns_late(&self, time: Duration) {
+        self.world.state().returns = time;
     }
 
     /// Nodes fall silent when any is flushed next.

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use outboard_base::{Errno, Fh, Ino, SessionId};
-use outboard_wire::file::{Flags, Header, Request, write_flags};
+use outboard_kv::mem::Faults;
+use outboard_wire::file::{Flags, Header, Request, Setattr, write_flags};
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply, Told};
 
 use crate::world::{Rig, answer, asker, granted};
@@ -161,4 +162,39 @@ fn what_nobody_comes_back_for_is_kept_for_the_time_of_a_lease() {
     assert_eq!(rig.call(2, release), Reply::Done);
     rig.renew(1);
     assert!(!rig.grant(1, ino, Mode::Write).kept, "it comes too late");
+}
+
+/// Of what a client says of a file nothing has a number. What it asked and did not wait for, be it
+/// twice, comes before what it asks next; once the file is another's, or its own anew, it is
+/// refused. (The size that was told was put over that of a cut, and the cut counted as carried
+/// out, as it did not wait for what had come before it.)
+#[test]
+fn what_is_said_twice_or_late_changes_nothing() {
+    for seed in 0..100 {
+        let (rig, ino) = rig();
+        rig.disk.kv.set_faults(Faults { delay_polls: 2 + seed % 9, ..Faults::default() });
+        let grant = rig.grant(1, ino, Mode::Write);
+        let fence = grant.capability.fence;
+        assert!(rig.world.write(&grant.capability, &grant.nodes, 100));
+        let (publish, holed) =
+            (Call::Publish { ino, fence, told: told(100) }, Call::Holed { ino, fence });
+        // What lies behind the end of a writer that tells goes, whatever was cut.
+        let tells = Call::Tells { ino, fence, told: told(100) };
+        let first = if seed % 2 == 0 { publish.clone() } else { tells.clone() };
+        assert_eq!(rig.call(1, publish.clone()), Reply::Done);
+        let said = [&first, &publish, &holed, &publish, &holed, &first];
+        let slots: Vec<_> = said.iter().map(|call| rig.ask(1, (*call).clone())).collect();
+        let set = Setattr { size: Some(50), ..Setattr::default() };
+        let cut = rig.file(11, &Request::Setattr { ino, fh: Fh::NONE, set });
+        assert!(matches!(rig.call(1, cut), Reply::File { .. }));
+        assert!(slots.iter().all(|slot| rig.at_once(slot) == Some(Reply::Done)));
+        // The nodes have not heard of the cut when the next life begins.
+        begin(&rig, 1, 71);
+        let is_late = |call: &Call| rig.call(1, call.clone()) == LATE;
+        assert!([&publish, &tells, &holed].into_iter().all(is_late), "seed {seed}");
+        let again = rig.grant(1, ino, Mode::Write);
+        assert_eq!((again.attr.size, rig.world.end(ino.0)), (50, 50), "seed {seed}");
+        assert!([&publish, &tells, &holed].into_iter().all(is_late), "seed {seed}");
+        assert_eq!(rig.grant(1, ino, Mode::Read).attr.size, 50, "seed {seed}");
+    }
 }

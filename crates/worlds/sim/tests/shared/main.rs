@@ -186,7 +186,9 @@ const CACHED: Way = Way {
     tells: false,
 };
 const HARSH: Way = Way { harsh: true, ..CACHED };
-const COPIED: Way = Way { cached: None, copies: Some(Strategy::Ring), ..HARSH };
+/// The same without caches.
+const EXPOSED: Way = Way { cached: None, ..HARSH };
+const COPIED: Way = Way { copies: Some(Strategy::Ring), ..EXPOSED };
 const CODED: Way = Way { copies: Some(Strategy::Parity), units: (3, 1), ..COPIED };
 /// No write is small.
 const WHOLE: Way = Way { units: (2, 2), ..CODED };
@@ -206,6 +208,7 @@ canaries! {
     clients_that_do_not_hear_recalls: Planted::Deaf, Way::default(), from 2,
     nodes_that_do_not_flush: Planted::Flush, Way::default(), from 2,
     nodes_that_do_not_say_what_they_lost: Planted::Boot, Way::default(), from 2,
+    a_server_that_does_not_say_what_it_forgot: Planted::Forgets, EXPOSED, from 40,
     nodes_that_take_what_comes_again: Planted::Below(Fault::Order), Way::default(), from 44,
     nodes_that_trust_what_they_lost: Planted::Below(Fault::Trusting), COPIED, from 90,
     a_recall_that_waits_for_nobody: Planted::Below(Fault::Recall), CACHED, from 1,

@@ -98,6 +98,10 @@ pub(crate) struct File {
     doubtful: bool,
     /// Times that what a cache had of the size came into doubt.
     doubts: u64,
+    /// The server has lost power since the size was changed last, and how often a sync then proved
+    /// that it was not lost.
+    forgotten: bool,
+    pub(crate) sizes_proved: u64,
 }
 
 /// The byte that a write puts at a place. Cells of one write are alike, so that an append that is
@@ -155,6 +159,8 @@ impl File {
             orphan: false,
             doubtful: false,
             doubts: 0,
+            forgotten: false,
+            sizes_proved: 0,
         }
     }
 
@@ -232,7 +238,7 @@ impl File {
     /// The size is being changed, to something between.
     pub(crate) fn begin_size(&mut self, host: usize, (least, most): (u64, u64), now: u64) -> Since {
         (self.sizer, self.sized) = (Some(host), None);
-        (self.orphan, self.doubtful) = (false, false);
+        (self.orphan, self.doubtful, self.forgotten) = (false, false, false);
         let (old_least, old_most) = self.size();
         self.resize(least.min(old_least), most.max(old_most), now);
         Since { losses: self.losses, doubts: self.doubts }
@@ -290,11 +296,18 @@ impl File {
             if self.size() != (least, most) {
                 self.resize(least, most, at);
             }
+            self.sizes_proved += u64::from(self.forgotten && self.since.0 != self.since.1);
             (self.since, self.unsure, self.doubtful) = ((least, most), false, false);
+            self.forgotten = false;
         } else if losses == self.losses && self.sizes.last().unwrap().from < begun {
             self.since = self.size();
         }
         proved
+    }
+
+    /// A sync of all that a host wrote failed: the next of them says nothing of the size.
+    pub(crate) fn told_of_all(&mut self, host: usize) {
+        self.sized = self.sized.filter(|_| self.sizer != Some(host));
     }
 
     /// The cache of a host may lose, or has lost, what was not synced; `told`: and a sync said so.
@@ -321,8 +334,9 @@ impl File {
             self.doubtful = true;
             self.sized = self.sized.filter(|_| !self.orphan);
         } else {
+            // What of the size it has forgotten the next sync says, to whatever life of its client.
             self.losses.server += 1;
-            self.sized = None;
+            self.forgotten = true;
         }
         let (least, most) = self.since;
         // What a read finds now is not the last word: who resolves the file later believes nodes.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use outboard_base::planted::Fault;
 use outboard_base::task::{Spawn, Work};
-use outboard_base::{Time, Timestamp};
+use outboard_base::{Errno, Time, Timestamp};
 use outboard_dfs::Dfs;
 use outboard_flow::{Conversations, Given, Target};
 use outboard_kv::mem::MemKv;
@@ -21,6 +21,7 @@ use outboard_meta::Meta;
 use outboard_node::{Node, NodeTarget};
 use outboard_sim::Chooser;
 use outboard_volume::{Volume, VolumeEvent};
+use outboard_wire::file::Request;
 use outboard_wire::roce::Psn;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
@@ -52,6 +53,8 @@ pub(crate) enum Planted {
     Flush,
     /// Nodes do not say that they have lost power.
     Boot,
+    /// The server does not say of files what it may have forgotten with its power.
+    Forgets,
 }
 
 /// Takes requests if it is a node.
@@ -325,7 +328,13 @@ impl Process {
                         Reply::Done
                     }
                     Role::Server(meta) => {
-                        meta.call(from, call, net_now(&net), timestamp(wall)).await
+                        let ask = |call| meta.call(from, call, net_now(&net), timestamp(wall));
+                        let again = planted == Some(Planted::Forgets) && is_fsync(&call);
+                        match ask(call.clone()).await {
+                            // It is said once.
+                            Reply::Failed(Errno::EIO) if again => ask(call).await,
+                            reply => reply,
+                        }
                     }
                     Role::Client(..)
                         if planted == Some(Planted::Deaf)
@@ -407,10 +416,15 @@ pub(crate) fn net_now(net: &Net) -> Time {
     outboard_flow::Net::now(net)
 }
 
+fn is_fsync(call: &Call) -> bool {
+    let Call::File { request, .. } = call else { return false };
+    matches!(Request::decode(request), Ok((_, Request::Fsync { .. })))
+}
+
 fn brief(call: &Call) -> String {
     let text = match call {
         Call::File { request, asker, .. } => {
-            let request = outboard_wire::file::Request::decode(request);
+            let request = Request::decode(request);
             format!(
                 "{:?} {:?}",
                 asker.session,

@@ -255,5 +255,6 @@ pub(crate) fn walk(seed: u64, way: Way) -> Counts {
     let lost = walk.world.network.counts().lost;
     let cached = walk.hosts.iter().filter_map(|host| host.front.as_ref()).map(Front::cached);
     let (hits, kept) = cached.fold((0, 0), |sum, (hits, kept)| (sum.0 + hits, sum.1 + kept));
-    Counts { lost, hits, kept, trace: chosen ^ network.rotate_left(1), ..walk.counts }
+    let sizes = walk.files.iter().map(|file| file.model.sizes_proved).sum();
+    Counts { lost, hits, kept, sizes, trace: chosen ^ network.rotate_left(1), ..walk.counts }
 }

@@ -44,5 +44,7 @@ pub(crate) struct Counts {
     pub(crate) placed: u64,
     /// Writes in doubt after a loss of power that a sync then proved.
     pub(crate) proved: u64,
+    /// Sizes that the server may have forgotten with its power, of which a sync proved the same.
+    pub(crate) sizes: u64,
     pub(crate) trace: u64,
 }

@@ -207,6 +207,75 @@ fn nobody_waits_until_a_cache_is_emptied_of_other_files() {
     assert_eq!(rig.read(0, slow, 0, 1000), [1; 100]);
 }
 
+/// A reader held a page as the cache was emptied of it. Its file was looked at again only when all
+/// others were out, of which one lay on a node that was away.
+#[test]
+fn a_page_that_a_reader_holds_does_not_wait_for_other_files() {
+    let mut rig = Rig::new(1, Policies::default());
+    let [slow, quick] = [b"slow" as &[u8], b"quick"].map(|name| rig.create(0, name, RDWR));
+    for (number, (ino, _)) in (1..).zip([slow, quick]) {
+        assert!(rig.hosts[0].write(ino, Place::At(0), &[number; 100]));
+    }
+    rig.coherence = Arc::new(Coherence::begin(wall()));
+    let host = &rig.hosts[0];
+    rig.coherence.expect([host.caller.attachment]);
+    let away = finish(rig.coherence.range_locks.exclusive(slow.0));
+    let setup = host.setup(Policies::default());
+    let [page] = setup.control.find(quick.0, 0..1).unwrap()[..] else { panic!("one page") };
+    let at = host.plane.geometry().entry_at(page.index);
+    let word = || Word::parse(host.region.load_u64(at, Ordering::SeqCst).unwrap()).unwrap();
+    let set = |word: Word| host.region.store_u64(at, word.emit(), Ordering::SeqCst).unwrap();
+    set(word().share().unwrap());
+    let cache = rig.coherence.attach(host.caller.clone(), setup);
+    let (coherence, volume) = (Arc::clone(&rig.coherence), Arc::clone(&rig.volume));
+    let recovery = async move { coherence.recover(&*volume, cache).await };
+    let mut recovery = Box::pin(recovery) as Pin<Box<dyn Future<Output = ()>>>;
+    let getattr = Request::Getattr { ino: quick.0, fh: Fh::NONE };
+    let mut asked = ask(&rig.coherence, &rig.volume, &host.caller, getattr, Vec::new());
+    assert!((0..20).all(|_| poll(&mut recovery).is_none() && poll(&mut asked).is_none()));
+    set(word().unshare().unwrap());
+    assert!((0..20).all(|_| poll(&mut recovery).is_none()), "the other file is still away");
+    let Some(Ok((Reply::Attr(attr), _))) = poll(&mut asked) else { panic!("it waits") };
+    assert_eq!(attr.size, 100);
+    drop(away);
+    assert!((0..20).any(|_| poll(&mut recovery).is_some()));
+    assert_eq!(rig.read(0, slow, 0, 1000), [1; 100]);
+}
+
+/// A process that came late had gone on writing, and others had not. One of its pages could not be
+/// written back at first; by then another was, and the file looked as if others had written it.
+#[test]
+fn a_late_session_does_not_take_its_own_pages_for_what_others_wrote() {
+    let (kv, medium) = (Arc::new(MemKv::new(1)), Arc::new(MemMedium::new(1)));
+    let mut rig = Rig::new(1, Policies::default());
+    rig.volume = open(&kv, &medium);
+    let (ino, fh) = rig.create(0, b"f", RDWR);
+    assert!(rig.hosts[0].write(ino, Place::At(0), &[1; 100]));
+    NOW.set(NOW.get() + 60);
+    rig.coherence = Arc::new(Coherence::begin(wall()));
+    let host = &rig.hosts[0];
+    rig.coherence.expect([host.caller.attachment]);
+    rig.coherence.expect_nobody();
+    let bytes = [2; 3 * PAGE as usize];
+    assert!(host.write(ino, Place::At(0), &bytes));
+    // Once one of them is in the volume the disk is full for a moment.
+    let (volume, engine, left) = (Arc::clone(&rig.volume), Arc::clone(&kv), Cell::new(20_u64));
+    let begun = wall();
+    BETWEEN.set(Some(Rc::new(move || {
+        if finish(volume.cacheable(ino)).is_ok_and(|(attr, _)| attr.mtime >= begun) {
+            left.set(left.get().saturating_sub(1));
+            let commit_fails = u64::from(left.get() > 0);
+            engine.set_faults(Faults { commit_fails, ..Faults::default() });
+        }
+    })));
+    let cache = rig.coherence.attach(host.caller.clone(), host.setup(Policies::default()));
+    finish(rig.coherence.recover(&*rig.volume, cache));
+    BETWEEN.set(None);
+    kv.set_faults(Faults::default());
+    assert!(rig.read(0, (ino, fh), 0, 4 * PAGE as u32) == bytes, "none is lost");
+    rig.ask(0, Request::Fsync { ino, fh, data_only: false }, &[]).unwrap();
+}
+
 /// A directory was listed while caches were emptied of two of its files. Of the one that was
 /// emptied as the other was waited for, the size was that of before.
 #[test]

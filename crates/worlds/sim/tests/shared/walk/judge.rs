@@ -76,6 +76,7 @@ impl Walk {
             (Ask::Syncfs, Ok(_)) => self.synced((host, told)),
             (Ask::Syncfs, Err(errno)) if is_loss(*errno) => {
                 self.names.iter_mut().for_each(|(_, name, _)| name.told(host));
+                self.files.iter_mut().for_each(|file| file.model.told_of_all(host));
             }
             (Ask::Fsync { .. }, Err(errno)) => self.is_told((host, told, now), *errno),
             (Ask::Write { .. } | Ask::Truncate { .. } | Ask::Punch { .. }, _) => {
