@@ -8,8 +8,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use outboard_base::Errno;
 use outboard_fabric::Asker;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
@@ -31,6 +33,8 @@ const END_LIMIT: Duration = Duration::from_secs(70);
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long a server that runs may say nothing.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long a part is left alone that is at something.
+const AGAIN: Duration = Duration::from_millis(200);
 /// How long a part has to say how it does.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
@@ -242,10 +246,17 @@ impl Cluster {
     /// The same, again and again while its process is there: one that waits for a busy disk may say
     /// nothing for longer than a conversation is tried for.
     pub(crate) fn ask_busy_server(&self, call: &Call, limit: Duration) -> Result<Reply, Failure> {
-        let end = Instant::now() + SILENCE;
+        let begun = Instant::now();
+        let end = begun + SILENCE;
         loop {
-            if let Some(reply) = self.try_server(call.clone(), limit)? {
-                return Ok(reply);
+            match self.try_server(call.clone(), limit)? {
+                // It is at what it was asked before, whose answer got lost.
+                Some(Reply::Failed(Errno::EBUSY)) if begun.elapsed() < limit => {
+                    thread::sleep(AGAIN);
+                    continue;
+                }
+                Some(reply) => return Ok(reply),
+                None => {}
             }
             if Instant::now() > end || !self.serves() {
                 return Err(self.no_server());
