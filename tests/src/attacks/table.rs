@@ -238,7 +238,7 @@ impl Siege {
                 }
             }
         }
-        self.server.ask(&Call::Flush).map_err(|gone| format!("no flush: {gone:?}"))?;
+        self.server.ask(&Call::FLUSH).map_err(|gone| format!("no flush: {gone:?}"))?;
         // What was answered is acknowledged, or the node gives the conversation up.
         self.server.go_on(Duration::from_millis(3));
         self.client.go_on(Duration::from_millis(3));

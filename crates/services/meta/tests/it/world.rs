@@ -147,7 +147,7 @@ impl World {
         }
         let call = match call {
             Call::InTerm { term, call } => {
-                let volume = node.objects.entry(0).or_insert(nothing(0));
+                let volume = node.objects.entry(0).or_insert_with(|| nothing(0));
                 let heard = (volume.fence >> 32) as u32;
                 if term < heard {
                     node.late += 1;
