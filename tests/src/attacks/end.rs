@@ -176,6 +176,14 @@ impl End {
         }
     }
 
+    /// The same of a server, in the term of the one that the node has heard.
+    pub(super) fn command(&mut self, call: &Call) -> std::result::Result<Reply, Gone> {
+        match self.ask(call) {
+            Ok(Reply::Later { term }) => self.ask(&call.in_term(term)),
+            reply => reply,
+        }
+    }
+
     fn ask_once(&mut self, call: &Call) -> std::result::Result<Reply, Gone> {
         let mut bytes = Vec::new();
         call.encode(&mut bytes);

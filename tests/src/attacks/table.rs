@@ -212,7 +212,7 @@ impl Siege {
             let until = if *id == KEYS[0].0 { far } else { 1 };
             Told { id: *id, until, key: *key }
         });
-        match self.server.ask(&Call::Keys { keys: keys.collect(), revoked: Vec::new() }) {
+        match self.server.command(&Call::Keys { keys: keys.collect(), revoked: Vec::new() }) {
             Ok(Reply::Done) => Ok(()),
             reply => Err(format!("the node takes no keys of a server: {reply:?}")),
         }
@@ -224,7 +224,7 @@ impl Siege {
         opened.map_err(|gone| format!("the node does not speak with a client: {gone:?}"))?;
         for (row, _) in Row::ALL {
             let seal = Call::Seal { object: object(row), fence: FENCE };
-            let sealed = self.server.ask(&seal);
+            let sealed = self.server.command(&seal);
             if !matches!(sealed, Ok(Reply::Object(_))) {
                 return Err(format!("an object is not sealed: {sealed:?}"));
             }
@@ -238,7 +238,7 @@ impl Siege {
                 }
             }
         }
-        self.server.ask(&Call::Flush).map_err(|gone| format!("no flush: {gone:?}"))?;
+        self.server.ask(&Call::FLUSH).map_err(|gone| format!("no flush: {gone:?}"))?;
         // What was answered is acknowledged, or the node gives the conversation up.
         self.server.go_on(Duration::from_millis(3));
         self.client.go_on(Duration::from_millis(3));
@@ -371,7 +371,7 @@ impl Siege {
     /// The node does not.
     pub fn end(mut self) -> Result<()> {
         for (row, _) in Row::ALL {
-            match self.server.ask(&Call::Purge {
+            match self.server.command(&Call::Purge {
                 object: object(row),
                 fence: u64::MAX,
                 until: u64::MAX,

@@ -13,6 +13,10 @@ pub enum Fault {
     Fence,
     /// A node takes versions of a strip in any order.
     Order,
+    /// A node does what a server asks after a later one was heard.
+    Term,
+    /// The same, and it purges what has a later fence than the purge.
+    Buried,
     /// Clients and server count a lease alike, without a margin for clocks that differ.
     Margin,
     /// A host uses what it has cached whether the lease goes on or not.

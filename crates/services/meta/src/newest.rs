@@ -3,16 +3,17 @@
 //!
 //! A fence that is given again lets an old writer in, and a file that gets a number again has the
 //! bytes of another. So a server that starts asks the nodes for their highest, and counts on from
-//! there. Before it grants anything it tells each node its opening, and it goes on looking, the
-//! more often while the coordinator does not say that it is the only one. Where a node knows of a
-//! later opening another server has begun, with a copy of the store, or this one's is from a
-//! backup: it answers nobody any more, and ends.
+//! there. Each call to a node says its opening, the server's *term*, and before it grants anything
+//! it tells each node keys so. It goes on looking, the more often while the coordinator does not
+//! say that it is the only one. Where a node knows of a later opening, and says so or refuses a
+//! call, another server has begun, by the pool's claim or with a copy of the store, or this one's
+//! is from a backup: it answers nobody and asks no node any more, and ends.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use outboard_base::Result;
 use outboard_base::task::join_all;
-use outboard_base::{Errno, Result};
 use outboard_flow::Net;
 use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
@@ -68,23 +69,21 @@ pub async fn count_beyond_nodes<K: Kv, M: Medium, N: Net>(
 }
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Whether a node may be told keys: it knows of no opening of the volume after this, and of
-    /// this.
+    /// The number of this opening of the volume, which each call to a node says.
+    pub(crate) fn term(&self) -> u32 {
+        u32::try_from(self.volume().opening()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a node may be told keys: it knew of no opening of the volume after this.
     pub(crate) async fn is_of_this_opening(&self, node: u16) -> bool {
         if self.chores().is_looked_at(node) {
             return true;
         }
-        if !self.knows_none_later(node).await {
-            return false;
-        }
-        let (peer, fence) = (Peer::Node(node), self.volume().opening() << 32);
-        let told = self.ask(peer, &Call::Seal { object: VOLUME, fence }, QUICK).await;
-        // One that has no room for it is read all the same.
-        let is_told = told != Err(Errno::EIO);
-        if is_told {
+        let knows_none = self.knows_none_later(node).await;
+        if knows_none {
             self.chores().looked_at(node);
         }
-        is_told
+        knows_none
     }
 
     /// Looks whether another server has begun.
@@ -98,19 +97,24 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     async fn knows_none_later(&self, node: u16) -> bool {
         let asked = self.ask(Peer::Node(node), &Call::Newest, QUICK).await;
         let Ok(Reply::Object(found)) = asked else { return false };
-        let (opening, own) = (found.fence >> 32, self.volume().opening());
-        if opening <= own {
-            return true;
+        let opening = found.fence >> 32;
+        let is_later = opening > self.volume().opening();
+        if is_later {
+            self.is_followed(Peer::Node(node), opening);
         }
+        !is_later
+    }
+
+    /// A node knows of a later opening.
+    pub(crate) fn is_followed(&self, node: Peer, opening: u64) {
         if self.chores().is_superseded() {
             tracing::error!(
-                node,
+                ?node,
                 opening,
-                own,
+                own = self.volume().opening(),
                 "a node knows of a later opening of this volume: another server has begun, or \
                  these metadata are from a backup. This server answers nobody any more"
             );
         }
-        false
     }
 }

@@ -25,14 +25,23 @@ const AGAIN: Duration = Duration::from_millis(50);
 const CLOCKS: Duration = Duration::from_secs(60);
 
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Asks somebody; `EIO` if there is no answer in time, `EPROTO` if it is none.
+    /// Asks somebody, a node in this server's term; `EIO` if there is no answer in time, or another
+    /// server has begun, `EPROTO` if it is none.
     pub(crate) async fn ask(&self, peer: Peer, call: &Call, patience: Duration) -> Result<Reply> {
         let mut bytes = Vec::new();
-        call.encode(&mut bytes);
+        match peer {
+            Peer::Node(_) if self.is_superseded() => return Err(Errno::EIO),
+            Peer::Node(_) if *call != Call::Newest => call.in_term(self.term()).encode(&mut bytes),
+            _ => call.encode(&mut bytes),
+        }
         let answer = self.within(patience, self.net().call(peer, bytes)).await;
         let answer = answer.ok_or(Errno::EIO)?.map_err(|_| Errno::EIO)?;
         match Reply::decode(&answer).map_err(|_| Errno::EPROTO)? {
             Reply::Failed(errno) => Err(errno),
+            Reply::Later { term } => {
+                self.is_followed(peer, term.into());
+                Err(Errno::EIO)
+            }
             reply => Ok(reply),
         }
     }

@@ -51,12 +51,13 @@ pub(crate) fn json(
     nic: &Nic,
     heard: &Heard,
     (keys, trusted): (usize, Option<usize>),
+    terms: [(&'static str, u64); 2],
     store: &[(&'static str, u64)],
 ) -> String {
     let counts = nic.counts();
     let (landed_nic, landed_cpu) = nic.landed();
     let (sums, sum_bytes, sums_lost) = nic.sums();
-    let runtime = object([
+    let fields = [
         ("descriptors", u64::from(nic.table().used())),
         ("descriptors_most", u64::from(nic.table().most())),
         ("descriptors_deepest", u64::from(nic.table().deepest())),
@@ -87,7 +88,8 @@ pub(crate) fn json(
         ("keys", keys as u64),
         ("doubts", u64::from(trusted.is_some())),
         ("trusted", trusted.unwrap_or(0) as u64),
-    ]);
+    ];
+    let runtime = object(fields.into_iter().chain(terms));
     let names = Reason::ALL.map(|reason| format!("{reason:?}").to_lowercase());
     let refused = object(names.iter().map(String::as_str).zip(heard.refused));
     let store = object(store.iter().copied());

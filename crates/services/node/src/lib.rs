@@ -14,6 +14,7 @@ pub mod policy;
 mod relay;
 mod serve;
 mod store;
+mod term;
 #[cfg(test)]
 mod tests;
 

@@ -26,6 +26,7 @@ use crate::nic::{Limits, Nic, NotInstalled, STATE_BYTES};
 use crate::policy::{Auth, Baseline, Doubt, HyperLoop, Rules, Settings, Steer, Threat};
 use crate::relay::Relay;
 use crate::serve::Serving;
+use crate::term::{Refused, Terms, unwrap};
 use crate::{Store, Version};
 
 /// Numbers of streams, apart from those of packets, which have 24 bits.
@@ -92,6 +93,7 @@ pub(crate) struct Inner<M> {
     nic: Mutex<Nic>,
     heard: Mutex<Heard>,
     rules: Arc<Mutex<Rules>>,
+    terms: Terms,
     pub(crate) relay: Relay,
 }
 
@@ -126,8 +128,8 @@ impl<M: Medium> Node<M> {
         let (memory, policy) = policy(auth);
         let _ = nic.install(matching, Rules::MEMORY + memory, policy);
         let (nic, heard) = (Mutex::new(nic), Mutex::default());
-        let relay = Relay::default();
-        Node(Arc::new(Inner { options, store, nic, heard, rules, relay }))
+        let (terms, relay) = (Terms::of(&store), Relay::default());
+        Node(Arc::new(Inner { options, store, nic, heard, rules, terms, relay }))
     }
 
     /// Handlers and requests are timed by this clock from now on, one in many.
@@ -223,10 +225,13 @@ impl<M: Medium> Node<M> {
         if !is_open && !self.rules().is_server(from, is_sealed) {
             return Reply::Failed(Errno::EPERM);
         }
-        match self.answer(call).await {
-            Ok(reply) => reply,
-            Err(reason) => Reply::Failed(errno(reason)),
-        }
+        let Some((term, call)) = unwrap(call) else { return Reply::Failed(Errno::EPROTO) };
+        let answer = match self.0.terms.enter(&self.0.store, term, &call).await {
+            Ok(_until_done) => self.answer(call).await,
+            Err(Refused::Later(term)) => return Reply::Later { term },
+            Err(Refused::Unnoted(reason)) => Err(reason),
+        };
+        answer.unwrap_or_else(|reason| Reply::Failed(errno(reason)))
     }
 
     /// A peer asks for a policy of its own: for its requests and nobody else's, so it needs no
@@ -411,9 +416,16 @@ impl<M: Medium> Node<M> {
             (rules.keys(), rules.doubt.as_ref().map(Doubt::trusted))
         };
         let store = self.0.store.figures();
+        let terms = self.0.terms.figures();
         let mut nic = self.nic();
         let heard = self.hear(&mut nic);
-        crate::figures::json(&self.0.options, &nic, &heard, (keys, trusted), &store)
+        crate::figures::json(&self.0.options, &nic, &heard, (keys, trusted), terms, &store)
+    }
+
+    /// Calls of a server that were refused, as a later one had been heard.
+    #[must_use]
+    pub fn late_calls(&self) -> u64 {
+        self.0.terms.late()
     }
 
     fn hear(&self, nic: &mut Nic) -> Heard {

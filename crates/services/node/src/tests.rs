@@ -7,6 +7,7 @@ mod doubt;
 mod flows;
 mod paths;
 mod replication;
+mod terms;
 mod world;
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use outboard_base::task::run;
 use outboard_flow::{Given, Header, Target as _};
 use outboard_medium::mem::MemMedium;
 use outboard_wire::roce::Psn;
-use outboard_wire::shared::call::Key;
+use outboard_wire::shared::call::{Call, Key, Reply};
 use outboard_wire::shared::{
     Answer, Capability, Coordinates, Head, Heads, HoleHead, MAC_LEN, Peer, ReadHead, Rights,
     Strategy, Target, WriteHead,
@@ -88,10 +89,11 @@ impl Rig {
             Key { id: 1, until: NOW + 1000, key: KEY },
             Key { id: 2, until: NOW, key: OLD_KEY },
         ];
-        let reply = run(node
-            .call(SERVER, outboard_wire::shared::call::Call::Keys { keys, revoked: Vec::new() }));
-        assert_eq!(reply, outboard_wire::shared::call::Reply::Done);
-        Rig { node, target, log, data, psn: 0 }
+        let rig = Rig { node, target, log, data, psn: 0 };
+        let term = u32::try_from(rig.figure("term")).unwrap();
+        let told = Call::Keys { keys, revoked: Vec::new() }.in_term(term);
+        assert_eq!(run(rig.node.call(SERVER, told)), Reply::Done);
+        rig
     }
 
     /// The process ends and starts.

@@ -484,6 +484,9 @@ pub enum Call {
     Trust { object: u64, boot: u64 },
     /// Anybody asks it for its own requests, until this conversation ends. Reply: `Done`.
     Install { policy: Policy },
+    /// A server's call, in its term: the number of the opening of the volume that it serves. Reply:
+    /// that of the call; `Later` once a server of a later term was heard.
+    InTerm { term: u32, call: Vec<u8> },
 
     // A part asks a coordinator.
     /// A session goes on; 0: one begins. Reply: `Number`, of the session; `ENOTCONN` if it is over.
@@ -536,11 +539,23 @@ pub enum Reply {
     },
     Entries(Vec<Entry>),
     Claims(Vec<Claim>),
+    /// Of a call that was not done: a server of this term was heard, which is later.
+    Later {
+        term: u32,
+    },
 }
 
 impl Call {
     /// A flush that settles nothing.
     pub const FLUSH: Call = Call::Flush { settles: Vec::new() };
+
+    /// The same as a server asks it of a node.
+    #[must_use]
+    pub fn in_term(&self, term: u32) -> Call {
+        let mut call = Vec::new();
+        self.encode(&mut call);
+        Call::InTerm { term, call }
+    }
 
     /// Writes it behind what `into` holds. What is beyond the bounds is refused by who reads it.
     pub fn encode(&self, into: &mut Vec<u8>) {

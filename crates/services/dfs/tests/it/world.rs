@@ -259,6 +259,11 @@ impl World {
         };
         let number = node;
         let node = &self.nodes[usize::from(node)];
+        // There is one server.
+        let call = match call {
+            Call::InTerm { call, .. } => Call::decode(&call).unwrap(),
+            call => call,
+        };
         match call {
             Call::Seal { object, fence } => {
                 node.raise(object, fence);

@@ -8,7 +8,7 @@ use outboard_wire::file::{
 };
 use outboard_wire::shared::call::{Call, Event, Mode, Reply, Told};
 
-use crate::world::{Rig, answer, events, granted, reply};
+use crate::world::{NODES, Rig, answer, events, granted, reply};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -468,4 +468,21 @@ fn a_server_beside_which_another_has_begun_answers_nobody_any_more() {
     assert!(rig.server().is_superseded() && !other.is_superseded());
     assert!(!renews());
     assert!(rig.at_once(&rig.ask(1, write(ino))).is_none());
+}
+
+/// A server that stood still goes on: nodes refuse what it had begun, which tells it that it is
+/// over before it looks by itself, and it asks them nothing any more.
+#[test]
+fn who_is_refused_by_a_node_answers_nobody_any_more() {
+    let (rig, ino) = rig();
+    rig.grant(1, ino, Mode::Write);
+    let _other = rig.begins_beside();
+    let late = || rig.world.state().nodes.values().map(|node| node.late).sum::<usize>();
+    assert_eq!((late(), rig.server().is_superseded()), (0, false));
+    assert!(rig.at_once(&rig.ask(1, Call::Check { contents: false })).is_none());
+    assert!(rig.server().is_superseded());
+    let refused = late();
+    assert!((1..=usize::from(NODES)).contains(&refused), "{refused}");
+    rig.pass(SECOND * 15);
+    assert_eq!(late(), refused);
 }

@@ -13,6 +13,8 @@ pub(crate) struct Node {
     pub(crate) keys: Vec<Key>,
     pub(crate) revoked: Vec<Revoked>,
     pub(crate) away: bool,
+    /// Calls of a server that another has followed.
+    pub(crate) late: usize,
     pub(crate) damaged: BTreeMap<u64, u64>,
     /// Bytes of objects, and the last sequence under their fence.
     pub(crate) bytes: BTreeMap<u64, Vec<u8>>,

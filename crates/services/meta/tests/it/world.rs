@@ -145,6 +145,19 @@ impl World {
         if node.away {
             return Err(Gone::Unanswered);
         }
+        let call = match call {
+            Call::InTerm { term, call } => {
+                let volume = node.objects.entry(0).or_insert_with(|| nothing(0));
+                let heard = (volume.fence >> 32) as u32;
+                if term < heard {
+                    node.late += 1;
+                    return Ok(Reply::Later { term: heard });
+                }
+                volume.fence = volume.fence.max(u64::from(term) << 32);
+                Call::decode(&call).unwrap()
+            }
+            call => call,
+        };
         Ok(match call {
             Call::Seal { object, fence } => {
                 let new = nothing(object);

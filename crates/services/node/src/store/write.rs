@@ -20,7 +20,7 @@ use super::log::Spent;
 use super::pending::Pending;
 use super::record::{Record, shared};
 use super::space::Want;
-use super::{GRAIN_LEN, Shared, State, Store, Version};
+use super::{GRAIN_LEN, Shared, Store, Version};
 
 /// Purged objects that are remembered.
 const TOMBS_MAX: usize = 1 << 16;
@@ -516,15 +516,21 @@ impl<M: Medium> Store<M> {
     /// of Unix time, milliseconds, also after a restart. It is `answered` then, as a write is.
     ///
     /// # Errors
-    /// [`Reason::Full`], [`Reason::Medium`].
+    /// [`Reason::Fence`]: a higher fence is in force, so it was made anew since. [`Reason::Full`],
+    /// [`Reason::Medium`].
     pub async fn bury(&self, object: u64, fence: u64, until: u64) -> Result<(), Reason> {
         {
             let _all = self.locks.exclusive(Ino(object)).await;
             self.settled().await;
             self.shared.usable()?;
-            let known = |state: &State| state.index.objects.get(&object).map(Entry::buried);
-            if known(&self.shared.state()).is_some_and(|buried| buried.is_some()) {
-                return Ok(());
+            let known = |entry: &Entry| (entry.buried().is_some(), entry.fence);
+            let known = self.shared.state().index.objects.get(&object).map(known);
+            match known {
+                Some((true, _)) => return Ok(()),
+                Some((false, later)) if later > fence && !is_planted(Fault::Buried) => {
+                    return Err(Reason::Fence);
+                }
+                _ => {}
             }
             self.commit(Record::Tomb { object, fence, until }, Spent::default()).await?;
             let mut state = self.shared.state();

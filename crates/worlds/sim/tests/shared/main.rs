@@ -247,6 +247,7 @@ stories! {
     leases_end_at_clients_before_they_do_at_the_server: [Margin], not [Leased, Late],
     a_host_reads_nothing_past_its_lease: [Leased], not [Late],
     a_read_that_comes_late_is_none: [Unfenced], not [Late, Fence],
+    a_server_that_stood_still_destroys_nothing: [Buried], not [Term],
 }
 
 #[test]

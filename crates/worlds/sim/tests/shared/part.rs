@@ -314,9 +314,9 @@ impl Process {
             let (role, net, planted) = (self.role.clone(), self.net.clone(), self.planted);
             let has_heard = Rc::clone(&self.has_heard);
             let (from, token) = (incoming.from, incoming.token);
-            let tells = self.tells && !matches!(call, Call::Renew | Call::Keys { .. });
+            let tells = self.tells && !matches!(said(&call), Call::Renew | Call::Keys { .. });
             let (me, clock, about) =
-                (self.me, self.clock, if tells { brief(&call) } else { String::new() });
+                (self.me, self.clock, if tells { brief(&said(&call)) } else { String::new() });
             let begun = clock.when(net_now(&net)).0 as f64 / 1e9;
             self.tasks.spawn(Box::pin(async move {
                 let reply = match &role {
@@ -421,6 +421,14 @@ fn is_fsync(call: &Call) -> bool {
     matches!(Request::decode(request), Ok((_, Request::Fsync { .. })))
 }
 
+/// A call, whether it says its term or not.
+fn said(call: &Call) -> Call {
+    match call {
+        Call::InTerm { call, .. } => Call::decode(call).unwrap(),
+        call => call.clone(),
+    }
+}
+
 fn brief(call: &Call) -> String {
     let text = match call {
         Call::File { request, asker, .. } => {
@@ -442,8 +450,8 @@ async fn node_call(
     call: Call,
     planted: Option<Planted>,
 ) -> Reply {
-    match (planted, call) {
-        (Some(Planted::Flush), Call::Flush { .. }) => Reply::Number(0),
-        (_, call) => node.call(from, call).await,
+    if planted == Some(Planted::Flush) && matches!(said(&call), Call::Flush { .. }) {
+        return Reply::Number(0);
     }
+    node.call(from, call).await
 }

@@ -13,6 +13,7 @@ use outboard_codec::mac::derive;
 use outboard_dfs::{Dfs, DfsOptions, Mode, Without};
 use outboard_flow::{Config, Conversations, Keys, Settings};
 use outboard_kv::mem::MemKv;
+use outboard_kv::{Batch, Durability, Kv};
 use outboard_kvfs::{Kvfs, Options};
 use outboard_medium::mem::{self, MemMedium};
 use outboard_meta::{Meta, MetaOptions};
@@ -28,13 +29,15 @@ use crate::part::{Client, Clock, Net, Planted, Process, Role, Server, Takes, tim
 use crate::twice::{Change, Twice};
 use crate::way::Way;
 
-/// Places of processes: two nodes, a server, two clients; and nodes that may come.
+/// Places of processes: two nodes, a server, two clients; nodes that may come; and a server that
+/// may take the place of the first.
 pub(crate) const NODES: [usize; 2] = [0, 1];
 pub(crate) const SERVER: usize = 2;
 pub(crate) const CLIENTS: [usize; 2] = [3, 4];
 pub(crate) const SPARE: usize = 5;
 pub(crate) const FOURTH: usize = 6;
-const PLACES: usize = 7;
+pub(crate) const STANDBY: usize = 7;
+const PLACES: usize = 8;
 const CLUSTER: u64 = 77;
 const SECRET: [u8; 32] = [9; 32];
 const VOLUME: u32 = 5;
@@ -108,6 +111,8 @@ pub(crate) struct World {
     mtu: usize,
     sealed: bool,
     pub(crate) is_told: bool,
+    /// Clients know of the place of a second server.
+    pub(crate) has_standby: bool,
 }
 
 fn address(place: usize, port: u16) -> SocketAddrV4 {
@@ -184,6 +189,7 @@ impl World {
             mtu,
             sealed,
             is_told: false,
+            has_standby: false,
         }
     }
 
@@ -218,7 +224,7 @@ impl World {
         let net = Conversations::new(config, target);
         // From now on it knows the time.
         net.pump(clock.at(self.now), clock.wall(self.now), &mut |_, _| ());
-        outboard_flow::Net::know(&net, Peer::Server(0), self::address(SERVER, 7000));
+        net.know_places(Peer::Server(0), &self.servers());
         for node in self.nodes.clone() {
             let peer = Peer::Node(node as u16);
             outboard_flow::Net::know(&net, peer, self::address(node, 7000));
@@ -237,7 +243,7 @@ impl World {
         let port = if CLIENTS.contains(&place) { 7000 + life as u16 } else { 7000 };
         let address = address(place, port);
         let (me, asks, role) = match place {
-            SERVER => self.server(address),
+            SERVER | STANDBY => self.server(place, address),
             client if CLIENTS.contains(&client) => self.client(client, address),
             node => self.node(node, address),
         };
@@ -278,9 +284,36 @@ impl World {
         (me, (net, twice), Role::Node(node))
     }
 
-    fn server(&mut self, address: SocketAddrV4) -> (Peer, Asks, Role) {
+    /// Where the server may be.
+    fn servers(&self) -> Vec<SocketAddrV4> {
+        let all = [SERVER, STANDBY].into_iter().take(if self.has_standby { 2 } else { 1 });
+        all.map(|place| self::address(place, 7000)).collect()
+    }
+
+    /// The place of the server; of the one that took over, if one did.
+    pub(crate) fn serves(&self) -> usize {
+        if self.is_alive(STANDBY) { STANDBY } else { SERVER }
+    }
+
+    /// Another server takes over from the first, which does not know: whatever that commits from
+    /// now on is for nobody, as a pool refuses it.
+    pub(crate) fn takes_over(&mut self) {
+        let kv = MemKv::new(self.chooser.below(u64::MAX));
+        let all = self.places[SERVER].disk.kv.snapshot().unwrap();
+        for (key, value) in all.scan(None, usize::MAX).unwrap() {
+            let mut batch = Batch::new();
+            batch.put(key, value);
+            run(kv.commit(batch, Durability::Durable)).unwrap();
+        }
+        let medium = Arc::clone(&self.places[SERVER].disk.media[0]);
+        let disk = &mut self.places[STANDBY].disk;
+        (disk.kv, disk.media[0]) = (Arc::new(kv), medium);
+        self.start(STANDBY);
+    }
+
+    fn server(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Asks, Role) {
         let me = Peer::Server(0);
-        let net = self.conversations(SERVER, (me, address), Takes(None));
+        let net = self.conversations(place, (me, address), Takes(None));
         let life = self.chooser.below(u64::MAX >> 1) + 1;
         let options = Options {
             capacity: 64 << 20,
@@ -290,7 +323,7 @@ impl World {
             spread: Some(self.layout),
             ..Options::default()
         };
-        let Place { disk, clock, .. } = &self.places[SERVER];
+        let Place { disk, clock, .. } = &self.places[place];
         let (kv, medium) = (Arc::clone(&disk.kv), Arc::clone(&disk.media[0]));
         let wall = timestamp(clock.wall(self.now));
         let kvfs = run(Kvfs::open(Arc::clone(&kv), medium, options, wall)).unwrap();
@@ -342,7 +375,7 @@ impl World {
 
     /// The server, if its process lives.
     pub(crate) fn server_of(&self) -> Option<Server> {
-        match &self.places[SERVER].process.as_ref()?.role {
+        match &self.places[self.serves()].process.as_ref()?.role {
             Role::Server(meta) => Some(meta.clone()),
             _ => None,
         }
@@ -358,6 +391,15 @@ impl World {
             run(node.call(Peer::Server(0), call)) == Reply::Done
         };
         files.iter().all(trusts)
+    }
+
+    /// Calls of a server that nodes refused as another had followed.
+    pub(crate) fn late_calls(&self) -> u64 {
+        let late = self.places.iter().filter_map(|place| match &place.process.as_ref()?.role {
+            Role::Node(node) => Some(node.late_calls()),
+            _ => None,
+        });
+        late.sum()
     }
 
     /// How many members lack something of a file, if that is known.
@@ -420,7 +462,8 @@ impl World {
     /// The process dies; with `power` what was not flushed is lost, too.
     pub(crate) fn kill(&mut self, place: usize, power: bool) {
         self.note(format_args!("place {place} dies{}", if power { ", power is lost" } else { "" }));
-        self.volume.take_if(|_| place == SERVER);
+        let serves = self.serves();
+        self.volume.take_if(|_| place == serves);
         let dying = &mut self.places[place];
         let dead = dying.process.take();
         drop(dead);
@@ -442,6 +485,21 @@ impl World {
         let until = self.now.after(time);
         let place = &mut self.places[place];
         place.paused = place.paused.max(until);
+    }
+
+    /// The same, and its clock does, too, as in a virtual machine that is paused.
+    pub(crate) fn stands_still(&mut self, place: usize, time: Duration) {
+        self.pause(place, time);
+        let place = &mut self.places[place];
+        place.clock.ahead -= time.as_nanos() as u64;
+        if let Some(process) = &mut place.process {
+            process.clock = place.clock;
+        }
+    }
+
+    /// A clock is further ahead, from the start of its process on.
+    pub(crate) fn is_ahead(&mut self, place: usize, by: Duration) {
+        self.places[place].clock.ahead += by.as_nanos() as u64;
     }
 
     /// A clock runs faster by so many millionths, from the start of its process on.
@@ -554,6 +612,8 @@ impl World {
                 process.ask_again(change, later);
             }
         }
+        // It says why, and exits.
+        let ends = matches!(&process.role, Role::Server(meta) if meta.is_superseded());
         let next = process.wakes();
         let is_busy = process.is_busy || process.tasks.has_woken() || process.net.has_work();
         let soon = Time(now.0 + soon);
@@ -567,6 +627,9 @@ impl World {
                 self.again.add(now.after(later), (from, endpoint, message.clone()));
             }
             self.network.send(now, from, endpoint, message);
+        }
+        if ends {
+            self.kill(place, false);
         }
     }
 }

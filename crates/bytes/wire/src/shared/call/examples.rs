@@ -222,6 +222,10 @@ fn node_calls() -> Vec<(Call, Vec<u8>)> {
             },
             with(&["45 01000000", CAPABILITY_BYTES, "04000000"]),
         ),
+        (
+            Call::Doubts { object: 0x11 }.in_term(0x0201),
+            hex("4f 01020000 09000000 4c 1100000000000000"),
+        ),
         (Call::Space, hex("46")),
         (Call::Install { policy: Policy::ReadOnly }, hex("47 01")),
         (Call::Status, hex("60")),
@@ -326,5 +330,6 @@ pub(crate) fn replies() -> Vec<(Reply, Vec<u8>)> {
             hex("0d 01000000 02000000 6162 01000000 63 0300000000000000 0400000000000000"),
         ),
         claims(),
+        (Reply::Later { term: 0x0201 }, hex("0f 01020000")),
     ]
 }

@@ -410,6 +410,7 @@ choices! { Call [0]
     76 Doubts { object };
     77 Trust { object, boot };
     78 Damaged { object, from };
+    79 InTerm { term, call };
     80 Beat { session };
     81 List { prefix };
     82 Put { name, value, version, session };
@@ -433,4 +434,5 @@ choices! { Reply [0]
     12 Space { free, capacity };
     13 Entries(entries);
     14 Claims(claims);
+    15 Later { term };
 }

@@ -180,6 +180,8 @@ fn calls_are_bounded() {
         (put(NAME_MAX + 1, 0), false),
         (put(0, ENTRY_VALUE_MAX + 1), false),
         (Call::RevokeKey { name: "n".repeat(NAME_MAX + 1) }, false),
+        (resolve(CLAIMS_MAX as u64).in_term(u32::MAX), true),
+        (Call::InTerm { term: 1, call: vec![0; IO_MAX + 1] }, false),
     ] {
         let bytes = call_bytes(&call);
         assert!(!is_fit || CALL_HEAD_LEN + bytes.len() <= MESSAGE_MAX);
@@ -444,6 +446,7 @@ fn any_of_copies() -> impl Values<Value = Call> {
             Just(Call::Doubts { object }),
             Just(Call::Trust { object, boot: fence }),
             Just(Call::Damaged { object, from: fence }),
+            Just(Call::Seal { object, fence }.in_term(7)),
         ]
     });
     prop_oneof![settle, resolve, few]
@@ -517,10 +520,11 @@ fn any_reply() -> impl Values<Value = Reply> {
         let fields = any::<(u64, u64, u64, u64)>();
         fields.prop_map(|(object, end, fence, bytes)| Object { object, end, fence, bytes })
     };
-    let few = (0..4, any::<(u64, u32, u64, u64)>()).prop_map(|(kind, (a, b, c, d))| match kind {
+    let few = (0..5, any::<(u64, u32, u64, u64)>()).prop_map(|(kind, (a, b, c, d))| match kind {
         0 => Reply::Done,
         1 => Reply::Lease { life: a, term_ms: b, free: c, capacity: d },
         2 => Reply::Flag(a % 2 == 0),
+        3 => Reply::Later { term: b },
         _ => Reply::Number(a),
     });
     prop_oneof![

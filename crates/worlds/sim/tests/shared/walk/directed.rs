@@ -12,7 +12,7 @@ use outboard_wire::shared::Strategy;
 use super::{Walk, Way};
 use crate::host::Ask;
 use crate::model::{CELL, bytes};
-use crate::world::{CLIENTS, NODES, SERVER};
+use crate::world::{CLIENTS, NODES, SERVER, SPARE};
 
 /// Longer than any lease.
 const LONG: Duration = Duration::from_secs(20);
@@ -132,6 +132,21 @@ impl Story {
 
     fn now(&self) -> Time {
         self.walk.world.now
+    }
+
+    /// A host writes all of the file, and syncs it, however long that takes.
+    fn writes(&mut self, pattern: u64) {
+        let write = self.write(ONE, 0, MUCH, pattern);
+        self.begins(ONE, write);
+        self.waits(ONE);
+        let (ino, fh) = (self.ino, self.fh(ONE));
+        self.begins(ONE, Ask::Fsync { ino, fh, data_only: false });
+        self.waits(ONE);
+    }
+
+    /// What the server says of how files are moved.
+    fn says(&self, what: &str) -> bool {
+        self.walk.world.server_of().is_some_and(|server| server.status().contains(what))
     }
 }
 
@@ -473,4 +488,42 @@ pub(crate) fn ways_a_disk_fails() -> impl Iterator<Item = ((bool, bool), usize)>
     let both = [false, true];
     let ways = both.into_iter().flat_map(move |rots| both.map(|flush_fails| (rots, flush_fails)));
     ways.flat_map(|how| [ONE, OTHER].map(|writer| (how, writer)))
+}
+
+/// A server stands still, and its clock, once it has moved a file away from a node, which it has
+/// not emptied yet. Another takes over, the file is moved back, and a host writes it anew. Then the
+/// first goes on, and empties the node, if it does not look first whether another has begun.
+pub(crate) fn a_server_that_stood_still_destroys_nothing(rule: Option<Rule>) -> bool {
+    let mut late = 0;
+    let ends_well = (1..=20).all(|seed| {
+        let (ends_well, refused) = a_server_stands_still(seed, rule);
+        late += refused;
+        ends_well
+    });
+    assert!(rule.is_some() || late > 0, "the first goes on");
+    ends_well
+}
+
+/// Whether it does not, and how many calls of the first were refused.
+fn a_server_stands_still(seed: u64, rule: Option<Rule>) -> (bool, u64) {
+    let way = Way { moves: true, ..uncached() };
+    let still = 6 * LONG;
+    let mut story = Story::of_seed(seed, rule, way, |walk| {
+        walk.world.has_standby = true;
+        walk.world.is_ahead(SERVER, still);
+    });
+    story.writes(1);
+    story.walk.place(Some(NODES[1]));
+    let is_moved = story.until(LONG, |story| story.says("\"moving\":true,\"files\":2"));
+    assert!(is_moved, "it is about to empty the node");
+    story.walk.world.stands_still(SERVER, still);
+    story.walk.world.takes_over();
+    story.until(LONG, |_| false);
+    story.walk.place(Some(SPARE));
+    story.until(Duration::from_secs(1), |_| false);
+    assert!(story.until(2 * LONG, |story| story.says("\"moving\":false")), "it is moved back");
+    story.writes(2);
+    story.until(8 * LONG, |_| false);
+    let late = story.walk.world.late_calls();
+    (story.reads(OTHER, 0, MUCH) == bytes(2, MUCH), late)
 }

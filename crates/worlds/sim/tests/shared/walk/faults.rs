@@ -129,10 +129,11 @@ impl Walk {
         let joins = all.filter(|node| Some(*node) != without).map(coordinate).collect();
         let leaves = without.into_iter().map(|node| node as u16).collect();
         let call = Call::Place { joins, leaves, rate: 0 };
-        let (now, wall) = (self.world.time(SERVER), timestamp(self.world.wall(SERVER)));
+        let place = self.world.serves();
+        let (now, wall) = (self.world.time(place), timestamp(self.world.wall(place)));
         let manager = Peer::Client(1);
         self.counts.placed += 1;
-        self.world.begin(SERVER, async move { server.call(manager, call, now, wall).await });
+        self.world.begin(place, async move { server.call(manager, call, now, wall).await });
     }
 
     pub(super) fn kill(&mut self, place: usize, power: bool, away: Duration) {
