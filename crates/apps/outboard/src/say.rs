@@ -1,5 +1,5 @@
-//! What a command tells on its output. Who reads that may have heard enough (`outboard status | head`),
-//! and what holds a mount or a cluster up must not end for it: then nobody is told.
+//! What a command tells on its output. Who reads that may have heard enough (`outboard status |
+//! head`), and what holds a mount or a cluster up must not end for it: then nobody is told.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};

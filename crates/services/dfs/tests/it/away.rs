@@ -8,7 +8,8 @@ use outboard_wire::file::Request;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
-use crate::world::{Host, Rig, SERVER, server, start};
+use crate::host::Host;
+use crate::world::{Rig, SERVER, server, start};
 
 const STRIP: usize = 65536;
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use outboard_base::{Ino, Rng};
 use outboard_volume::Volume;
 
-use crate::world::{Host, Rig, seeds, spawn};
+use crate::host::Host;
+use crate::world::{Rig, seeds, spawn};
 
 /// What the cache of one host has of one file.
 #[derive(Default)]

@@ -10,7 +10,8 @@ use outboard_codec::erasure::{Code, Field};
 use outboard_wire::file::{Request, Setattr};
 use outboard_wire::shared::Peer;
 
-use crate::world::{Host, Rig, start};
+use crate::host::Host;
+use crate::world::{Rig, start};
 
 const UNIT: usize = 65536;
 const CODES: [(u8, u8); 4] = [(1, 1), (2, 1), (3, 2), (6, 3)];

@@ -6,7 +6,8 @@ use std::time::Duration;
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags};
 
-use crate::world::{Host, Rig, SERVER, seeds, start};
+use crate::host::Host;
+use crate::world::{Rig, SERVER, seeds, start};
 
 const STRIP: usize = 65536;
 

@@ -8,7 +8,8 @@ use outboard_volume::{Housekeeping, Volume};
 use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags, write_flags};
 use outboard_wire::shared::Peer;
 
-use crate::world::{Host, Rig, SERVER, start};
+use crate::host::Host;
+use crate::world::{Rig, SERVER, start};
 
 fn two() -> (Rig, Host, Host) {
     let mut rig = Rig::new(3);

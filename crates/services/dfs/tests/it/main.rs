@@ -13,6 +13,7 @@ mod caches;
 mod coded;
 mod durable;
 mod fences;
+mod host;
 mod reference;
 mod registers;
 mod world;

@@ -8,7 +8,8 @@ use outboard_wire::file::{
     Flags, Reply as FileReply, Request, Setattr, SetattrTime, open_flags, seek, write_flags,
 };
 
-use crate::world::{Host, Rig, seeds};
+use crate::host::Host;
+use crate::world::{Rig, seeds};
 
 /// Largest size, about.
 const MOST: u64 = 400_000;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use outboard_base::{Rng, Time};
 use outboard_wire::file::write_flags;
 
-use crate::world::{Host, Rig, seeds, start};
+use crate::host::Host;
+use crate::world::{Rig, seeds, start};
 
 const PAGE: u64 = 8192;
 const PAGES: u64 = 24;

@@ -187,7 +187,7 @@ impl<M: Medium> Store<M> {
     ) -> Result<(), Reason> {
         let mut next = range.start;
         while next < range.end {
-            // Who has nothing to settle waits for nobody: what is not here yet was not acknowledged.
+            // Who has nothing to settle waits for nobody: what is not here was not acknowledged.
             let (records, mut behind) = self.acknowledged(object, next..range.end, up_to)?;
             if !records.is_empty() {
                 behind = self.settle_some(object, next..range.end, up_to).await?;
