@@ -116,6 +116,10 @@ impl<N: Net> Inner<N> {
     /// Makes a file, or finds one, and opens it. One that was found may have been truncated; the
     /// name says only now which it was.
     pub(crate) async fn create(&self, asked: Asked<'_>, flags: u32) -> Result<Answer> {
+        if flags & open_flags::TRUNC != 0 {
+            // Whatever its name leads to: what was written before is told before it is cut.
+            self.tell_of_all().await?;
+        }
         let answer = self.forward(asked).await?;
         let Reply::Created(attr, _) = &answer.reply else { return Ok(answer) };
         let held = self.table.held(attr.ino).is_some();

@@ -232,8 +232,8 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// Everything of all files.
-    pub(crate) async fn flush_all(&self) -> Result<()> {
+    /// Tells the server what it does not know yet, of all files.
+    pub(crate) async fn tell_of_all(&self) -> Result<()> {
         let mut outcome = Ok(());
         for ino in self.table.all_untold(outboard_base::Time(u64::MAX)) {
             match self.tell(ino).await {
@@ -241,6 +241,12 @@ impl<N: Net> Inner<N> {
                 failed => outcome = outcome.and(failed),
             }
         }
+        outcome
+    }
+
+    /// Everything of all files.
+    pub(crate) async fn flush_all(&self) -> Result<()> {
+        let mut outcome = self.tell_of_all().await;
         for grant in self.table.grants() {
             let ino = Ino(grant.capability.object);
             if !self.data.unsynced(ino.0).is_empty() {

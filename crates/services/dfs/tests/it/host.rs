@@ -61,6 +61,13 @@ impl Host {
         }
     }
 
+    /// The same, as one that is asked again if it has to be.
+    pub(crate) async fn open_once(&self, name: &[u8], flags: u32) -> Result<VolumeAnswer> {
+        let (mode, umask, flags) = (0o644, 0, flags | open_flags::RDWR);
+        let request = Request::Create { parent: Ino::ROOT, name, mode, umask, flags };
+        self.ask(7, Flags::default(), request, Vec::new()).await
+    }
+
     pub(crate) async fn read(
         &self,
         (ino, fh): (Ino, Fh),
