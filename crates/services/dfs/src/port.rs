@@ -15,7 +15,7 @@ use crate::forward::{Asked, asker};
 use crate::{Dfs, Mode, locked};
 
 /// Delegations given back at a time, at an end.
-const ABREAST: usize = 16;
+pub(crate) const ABREAST: usize = 16;
 /// How long an end waits for what was written to be told and durable.
 const END: Duration = Duration::from_secs(5);
 /// And for the server to take back what nobody uses: who wants some of the rest waits once, until

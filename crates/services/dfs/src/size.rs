@@ -12,6 +12,7 @@ use outboard_wire::file::{Attr, Reply, Setattr, open_flags};
 use outboard_wire::shared::call::{Call, Grant, Mode, Reply as CallReply};
 
 use crate::Inner;
+use crate::delegate::LATE;
 use crate::forward::Asked;
 use crate::table::Use;
 
@@ -116,9 +117,10 @@ impl<N: Net> Inner<N> {
     /// Makes a file, or finds one, and opens it. One that was found may have been truncated; the
     /// name says only now which it was.
     pub(crate) async fn create(&self, asked: Asked<'_>, flags: u32) -> Result<Answer> {
-        if flags & open_flags::TRUNC != 0 {
-            // Whatever its name leads to: what was written before is told before it is cut.
-            self.tell_of_all().await?;
+        if flags & open_flags::TRUNC != 0 && flags & open_flags::EXCL == 0 {
+            // Whatever its name leads to: what was written before is told before it is cut, unless
+            // that takes long. What becomes of other files is not its affair.
+            let _told = self.within(LATE, self.tell_of_all()).await;
         }
         let answer = self.forward(asked).await?;
         let Reply::Created(attr, _) = &answer.reply else { return Ok(answer) };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outboard_base::task::try_join_abreast;
 use outboard_base::{Errno, Fh, Ino, Result};
 use outboard_flow::{Gone, Net};
 use outboard_volume::Answer;
@@ -10,6 +11,7 @@ use outboard_wire::shared::call::{Call, Mode, Reply};
 
 use crate::delegate::LATE;
 use crate::forward::Asked;
+use crate::port::ABREAST;
 use crate::table::{Untold, Use};
 use crate::{DataError, Inner};
 
@@ -234,14 +236,13 @@ impl<N: Net> Inner<N> {
 
     /// Tells the server what it does not know yet, of all files.
     pub(crate) async fn tell_of_all(&self) -> Result<()> {
-        let mut outcome = Ok(());
-        for ino in self.table.all_untold(outboard_base::Time(u64::MAX)) {
-            match self.tell(ino).await {
-                Ok(()) | Err(Errno::ESTALE) => {}
-                failed => outcome = outcome.and(failed),
-            }
-        }
-        outcome
+        let told = async |ino| match self.tell(ino).await {
+            Err(Errno::ESTALE) => Ok(Ok(())),
+            told => Ok::<_, Errno>(told),
+        };
+        let each = self.table.all_untold(outboard_base::Time(u64::MAX)).into_iter().map(told);
+        // All of them, whatever becomes of one.
+        try_join_abreast(ABREAST, each).await?.into_iter().collect()
     }
 
     /// Everything of all files.

@@ -137,10 +137,15 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             busy.aside(self.settle(ino, busy.who.client, mode)).await?;
         }
         // What its client said of the file before that, and may not wait for, goes first.
-        let _change = match concern {
-            Some((ino, Concern::Cut)) => Some(self.changes().exclusive(ino).await),
-            _ => None,
-        };
+        if let Some((ino, Concern::Cut)) = concern {
+            let change = self.changes().exclusive(ino).await;
+            if !self.writes_itself(busy.who, ino) {
+                // It was given back meanwhile, so its nodes' part is nobody's.
+                drop(change);
+                return self.cut_for_another(busy, of, ino, (request, payload)).await;
+            }
+            return self.carry_out(busy, of, request, payload).await;
+        }
         self.carry_out(busy, of, request, payload).await
     }
 

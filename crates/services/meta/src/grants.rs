@@ -458,7 +458,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         };
         let change = self.changes().exclusive(ino).await;
         let blocks = blocks_of(&spread.layout, &found);
-        let known = self.volume().spread(ino).await.map_or(spread.attr, |spread| spread.attr);
+        let now = self.volume().spread(ino).await;
+        if now.as_ref().is_ok_and(|now| now.cut != spread.cut) {
+            // It was cut meanwhile: what nodes hold is not how long it is.
+            return Err(Errno::EAGAIN);
+        }
+        let known = now.map_or(spread.attr, |now| now.attr);
         if was_cut {
             self.volume().holed(ino).await?;
         }

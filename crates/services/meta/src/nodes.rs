@@ -38,10 +38,12 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let answer = answer.ok_or(Errno::EIO)?.map_err(|_| Errno::EIO)?;
         match Reply::decode(&answer).map_err(|_| Errno::EPROTO)? {
             Reply::Failed(errno) => Err(errno),
-            Reply::Later { term } => {
+            // Of others it is no reply: nobody but a node knows of terms.
+            Reply::Later { term } if matches!(peer, Peer::Node(_)) && term > self.term() => {
                 self.is_followed(peer, term.into());
                 Err(Errno::EIO)
             }
+            Reply::Later { .. } => Err(Errno::EPROTO),
             reply => Ok(reply),
         }
     }

@@ -154,6 +154,47 @@ fn what_was_written_before_a_cut_is_not_told_over_it() {
     }
 }
 
+/// A file is cut by its name by who has it to write, while another asks to write it: the cut may be
+/// done when the file is the other's, and the hole that belongs to it is not to go over his bytes.
+#[test]
+fn a_cut_does_not_go_over_what_another_has_written_since() {
+    const AT: u64 = 200_000;
+    for seed in seeds(300) {
+        let mut rig = Rig::new(seed);
+        let (one, other) = (Host::new(&mut rig, 1), Host::new(&mut rig, 2));
+        let host = one.clone();
+        let (ino, fh) = rig.wait(one.peer(), async move {
+            let (attr, fh) = host.open(b"f", 0).await.unwrap();
+            host.write((attr.ino, fh), 0, 0, vec![1; 1000]).await.unwrap();
+            (attr.ino, fh)
+        });
+        let host = other.clone();
+        let g = rig.wait(other.peer(), async move { host.open(b"f", 0).await.unwrap() });
+        rig.faults(if seed % 3 == 0 { 0 } else { 200 }, 0);
+        let host = one.clone();
+        rig.pass(Duration::from_micros(rig.world.below(4000)));
+        let cut = start(one.peer(), async move { host.open_once(b"f", open_flags::TRUNC).await });
+        rig.pass(Duration::from_micros(rig.world.below(4000)));
+        let host = other.clone();
+        let writes = start(other.peer(), async move {
+            let g = (g.0.ino, g.1);
+            host.write(g, AT, 0, vec![3; 10]).await.unwrap();
+            host.plain(Request::Fsync { ino: g.0, fh: g.1, data_only: false }).await.unwrap();
+        });
+        rig.until(&cut).unwrap();
+        rig.until(&writes);
+        rig.faults(0, 0);
+        rig.wait(one.peer(), async move {
+            let size = one.size(ino).await.unwrap();
+            let read = one.read((ino, fh), 0, AT as u32 + 10).await.unwrap();
+            assert!([0, AT + 10].contains(&size), "seed {seed}: {size}");
+            let (before, behind) = read.split_at(read.len().min(AT as usize));
+            assert!(before.iter().all(|byte| *byte == 0), "seed {seed}: what was cut is there");
+            assert!(behind.iter().all(|byte| *byte == 3), "seed {seed}: what was synced is gone");
+        });
+    }
+}
+
 /// What others did with a file before the next life of a side wrote back.
 #[derive(Clone, Copy, PartialEq)]
 enum Others {
