@@ -187,6 +187,23 @@ fn who_truncates_takes_the_file_from_all_others_first() {
     }
 }
 
+/// Any client could end the server: it answered what it was asked as only a node may, that a later
+/// server has begun.
+#[test]
+fn no_client_says_that_another_server_has_begun() {
+    let (rig, ino) = rig();
+    rig.grant(1, ino, Mode::Write);
+    let slot = rig.ask(2, rig.file(22, &getattr(ino)));
+    let asked = rig.recalled(1).unwrap();
+    answer(&asked, Reply::Later { term: u32::MAX });
+    (0..50).for_each(|_| rig.step());
+    assert!(!rig.server().is_superseded());
+    assert!(rig.at_once(&slot).is_none(), "it has not given the file back");
+    rig.pass(SECOND * 13);
+    rig.renew(2);
+    assert_eq!(attr(reply(&getattr(ino), rig.at_once(&slot).unwrap()).unwrap()).size, 0);
+}
+
 #[test]
 fn what_others_change_comes_to_the_client_of_the_session_in_order() {
     let (rig, ino) = rig();
