@@ -179,6 +179,10 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         ino: Ino,
         (request, payload): (&Request<'_>, Vec<u8>),
     ) -> Result<Answer> {
+        if !self.clients().lives(busy.who) {
+            // The next life asks for the same, and would have to give up what it does so with.
+            return Err(Errno::ESTALE);
+        }
         let _turn = busy.aside(self.cleared(ino, NOBODY, Mode::Write)).await?;
         let answer = self.carry_out(busy, of, request, payload).await?;
         let cut = async {

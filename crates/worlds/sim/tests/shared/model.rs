@@ -305,8 +305,11 @@ impl File {
         proved
     }
 
-    /// A sync of all that a host wrote failed: the next of them says nothing of the size.
+    /// A sync of all that a host wrote failed: the next of them says nothing of the size, nor of
+    /// writes that may be lost.
     pub(crate) fn told_of_all(&mut self, host: usize) {
+        let lost = self.ops.iter_mut().filter(|op| op.host == host && op.doubtful);
+        lost.for_each(|op| op.failed = true);
         self.sized = self.sized.filter(|_| self.sizer != Some(host));
     }
 
