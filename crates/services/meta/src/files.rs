@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use outboard_base::task::RangeGuard;
 use outboard_base::{Errno, Fh, Ino, Result, SessionId, Timestamp, limits};
 use outboard_flow::Net;
-use outboard_kv::Kv;
+use outboard_kv::{Kv, KvError};
 use outboard_medium::Medium;
 use outboard_volume::{Answer, Caller, Payload};
 use outboard_wire::file::Reply as FileReply;
@@ -18,6 +18,7 @@ use crate::bytes::Operation;
 use crate::clients::{Admission, Who};
 use crate::grants::NOBODY;
 use crate::power::Synced;
+use crate::stripes::is_coded;
 
 /// How often a name may lead to another file while a file is waited for.
 const NAMES: usize = 64;
@@ -144,7 +145,8 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 drop(change);
                 return self.cut_for_another(busy, of, ino, (request, payload)).await;
             }
-            return self.carry_out(busy, of, request, payload).await;
+            let answer = self.carry_out(busy, of, request, payload).await?;
+            return self.cut_is_known(ino).await.map(|()| answer);
         }
         self.carry_out(busy, of, request, payload).await
     }
@@ -186,6 +188,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let _turn = busy.aside(self.cleared(ino, NOBODY, Mode::Write)).await?;
         let answer = self.carry_out(busy, of, request, payload).await?;
         let cut = async {
+            self.cut_is_known(ino).await?;
             self.cut_in_turn(ino).await.map_err(|errno| {
                 self.delegations().must_resolve(ino);
                 // It is done here: not to be tried again.
@@ -193,6 +196,16 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             })
         };
         busy.aside(cut).await.map(|()| answer)
+    }
+
+    /// Of a file with parities it is durable that it was cut before any of its members is: were the
+    /// power of all lost in between, too few would have what by its size is there.
+    async fn cut_is_known(&self, ino: Ino) -> Result<()> {
+        let spread = self.volume().spread(ino).await?;
+        if is_coded(&spread.layout) && spread.cut.is_some() {
+            self.volume().objects().sync().await.map_err(KvError::errno)?;
+        }
+        Ok(())
     }
 
     fn writes_itself(&self, who: Who, ino: Ino) -> bool {
