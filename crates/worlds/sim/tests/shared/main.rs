@@ -215,7 +215,7 @@ canaries! {
     a_file_that_is_not_marked: Planted::Below(Fault::Mark), HARSH, from 13,
     stripes_over_what_is_not_durable: Planted::Below(Fault::Volatile), CODED, from 118,
     rows_that_are_not_read: Planted::Below(Fault::Unread), CODED, from 0,
-    stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), WHOLE, from 590,
+    stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), WHOLE, from 354,
     stripes_that_too_few_have: Planted::Below(Fault::Few), CODED, from 4,
 }
 
