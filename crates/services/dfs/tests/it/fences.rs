@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outboard_base::{Errno, Ino};
+use outboard_base::{Errno, Fh, Ino};
 use outboard_volume::{Housekeeping, Volume};
 use outboard_wire::file::{Reply as FileReply, Request, Setattr, open_flags, write_flags};
 use outboard_wire::shared::Peer;
@@ -121,6 +121,16 @@ fn what_is_given_back_is_not_used_whenever_the_server_hears_of_it() {
     }
 }
 
+/// A file of a thousand bytes, of which the server was not told.
+fn written(rig: &mut Rig, host: &Host) -> (Ino, Fh) {
+    let (peer, host) = (host.peer(), host.clone());
+    rig.wait(peer, async move {
+        let (attr, fh) = host.open(b"f", 0).await.unwrap();
+        host.write((attr.ino, fh), 0, 0, vec![1; 1000]).await.unwrap();
+        (attr.ino, fh)
+    })
+}
+
 /// A file is cut by its name while another client asks for it. What was written before, and was not
 /// told yet, is told when the file is recalled, and the cut may be done by then, unknown here.
 #[test]
@@ -128,12 +138,7 @@ fn what_was_written_before_a_cut_is_not_told_over_it() {
     for seed in seeds(300) {
         let mut rig = Rig::new(seed);
         let (one, other) = (Host::new(&mut rig, 1), Host::new(&mut rig, 2));
-        let host = one.clone();
-        let (ino, fh) = rig.wait(one.peer(), async move {
-            let (attr, fh) = host.open(b"f", 0).await.unwrap();
-            host.write((attr.ino, fh), 0, 0, vec![1; 1000]).await.unwrap();
-            (attr.ino, fh)
-        });
+        let (ino, fh) = written(&mut rig, &one);
         rig.faults(if seed % 3 == 0 { 0 } else { 200 }, 0);
         let host = one.clone();
         let cut = start(one.peer(), async move { host.open_once(b"f", open_flags::TRUNC).await });
@@ -162,12 +167,7 @@ fn a_cut_does_not_go_over_what_another_has_written_since() {
     for seed in seeds(300) {
         let mut rig = Rig::new(seed);
         let (one, other) = (Host::new(&mut rig, 1), Host::new(&mut rig, 2));
-        let host = one.clone();
-        let (ino, fh) = rig.wait(one.peer(), async move {
-            let (attr, fh) = host.open(b"f", 0).await.unwrap();
-            host.write((attr.ino, fh), 0, 0, vec![1; 1000]).await.unwrap();
-            (attr.ino, fh)
-        });
+        let (ino, fh) = written(&mut rig, &one);
         let host = other.clone();
         let g = rig.wait(other.peer(), async move { host.open(b"f", 0).await.unwrap() });
         rig.faults(if seed % 3 == 0 { 0 } else { 200 }, 0);

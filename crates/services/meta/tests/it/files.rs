@@ -187,6 +187,22 @@ fn who_truncates_takes_the_file_from_all_others_first() {
     }
 }
 
+/// Who has a file has flushed its nodes before it asks: the server flushed them once more. For
+/// others it does.
+#[test]
+fn a_sync_of_who_has_the_file_asks_no_node() {
+    let (rig, ino) = rig();
+    rig.grant(1, ino, Mode::Write);
+    rig.world.state().nodes.values_mut().for_each(|node| node.away = true);
+    let fsync = Request::Fsync { ino, fh: Fh::NONE, data_only: false };
+    let slot = rig.ask(2, rig.file(22, &fsync));
+    assert_eq!(reply(&fsync, rig.call(1, rig.file(11, &fsync))), Ok(FileReply::Empty));
+    assert!(rig.at_once(&slot).is_none(), "its nodes are away");
+    rig.world.state().nodes.values_mut().for_each(|node| node.away = false);
+    rig.pass(SECOND * 5);
+    assert_eq!(reply(&fsync, rig.at_once(&slot).unwrap()), Ok(FileReply::Empty));
+}
+
 /// Any client could end the server: it answered what it was asked as only a node may, that a later
 /// server has begun.
 #[test]

@@ -198,3 +198,28 @@ fn what_is_said_twice_or_late_changes_nothing() {
         assert_eq!(rig.grant(1, ino, Mode::Read).attr.size, 50, "seed {seed}");
     }
 }
+
+/// A writer gave its file back and cut it, and was still its writer when that was looked at, not
+/// when it was done: another was granted an empty file over the bytes that nodes still had, and
+/// the hole of the cut went over what that one had written since.
+#[test]
+fn who_has_given_a_file_back_does_not_cut_it_as_its_writer() {
+    for seed in 0..200 {
+        let (rig, ino) = rig();
+        let grant = rig.grant(1, ino, Mode::Write);
+        let fence = grant.capability.fence;
+        assert!(rig.world.write(&grant.capability, &grant.nodes, 100));
+        assert_eq!(rig.call(1, Call::Publish { ino, fence, told: told(100) }), Reply::Done);
+        rig.disk.kv.set_faults(Faults { delay_polls: 2 + seed % 20, ..Faults::default() });
+        let other = rig.ask(2, Call::Delegate { ino, mode: Mode::Write });
+        let asked = rig.recalled(1).unwrap();
+        answer(&asked, Reply::Done);
+        (0..seed / 10).for_each(|_| rig.step());
+        let set = Setattr { size: Some(0), ..Setattr::default() };
+        let cut = rig.file(11, &Request::Setattr { ino, fh: Fh::NONE, set });
+        let _cuts = rig.ask(1, cut);
+        let Some(reply) = rig.at_once(&other) else { panic!("seed {seed}: it is not granted") };
+        let size = granted(reply).attr.size;
+        assert_eq!(rig.world.end(ino.0), size, "seed {seed}: at the nodes");
+    }
+}
