@@ -1,5 +1,7 @@
-//! The check of a shared volume: names and inodes against themselves, and what nodes hold against
-//! the inodes.
+//! The check of a shared volume: names and inodes against themselves, what nodes hold against the
+//! inodes, and these against the nodes.
+
+mod missing;
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -51,6 +53,7 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
                 report.find(format!("node {}: {errno}, after {seen} objects", node.node));
             }
         }
+        self.look_for_missing(&mut report).await?;
         report.counts.extend([
             ("node_objects", counts.objects),
             ("node_bytes", counts.bytes),

@@ -21,4 +21,4 @@ mod tests;
 pub use node::{Node, NodeOptions, NodeTarget};
 #[cfg(any(test, feature = "fuzz"))]
 pub use store::fuzz as store_fuzz;
-pub use store::{Change, Copies, OpenError, Store, StoreOptions, Version};
+pub use store::{Change, Copies, OpenError, Scrubbed, Store, StoreOptions, Version};

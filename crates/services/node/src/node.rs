@@ -31,6 +31,8 @@ use crate::{Store, Version};
 
 /// Numbers of streams, apart from those of packets, which have 24 bits.
 const STREAMS: u32 = 1 << 30;
+/// Bytes a second that are scrubbed where nobody says how many: a TiB in twelve days.
+const SCRUB: u64 = 1 << 20;
 /// What requests begin with.
 const REQUEST: [u8; 2] = *b"OD";
 
@@ -60,6 +62,8 @@ pub struct NodeOptions {
     pub sum_bytes: usize,
     /// Requests a peer may have under way.
     pub credit: u32,
+    /// Bytes a second whose checksums are looked at though nobody reads them, at most.
+    pub scrub: u64,
     /// Instead of the policy, for benchmarks.
     pub baseline: Option<Baseline>,
 }
@@ -78,6 +82,7 @@ impl Default for NodeOptions {
             message_bytes: 64 << 20,
             sum_bytes: 16 << 20,
             credit: 64,
+            scrub: SCRUB,
             baseline: None,
         }
     }
@@ -380,20 +385,21 @@ impl<M: Medium> Node<M> {
         if epoch == self.0.options.epoch { Ok(()) } else { Err(Reason::Epoch) }
     }
 
-    /// Does a piece of what can wait; whether there is more.
-    pub async fn tidy(&self, wall_ms: u64, scrub_bytes: u64) -> bool {
+    /// Does what can wait. What fails is tried again by who writes next.
+    pub async fn tidy(&self, wall_ms: u64) {
         self.set_wall(wall_ms);
-        let more = self.0.store.tidy().await.unwrap_or(false);
-        // What fails is tried again by who writes next.
+        let _ = self.0.store.tidy().await;
         let _ = self.0.store.forget(wall_ms).await;
-        if scrub_bytes > 0 {
-            // What fails will be met by who reads.
-            let found = self.0.store.scrub(scrub_bytes).await;
-            if found.is_ok_and(|damaged| damaged > 0) {
-                self.doubt_damage();
-            }
+    }
+
+    /// Looks at what nobody may have read for long: as much as [`NodeOptions::scrub`] says, for
+    /// which the owner asks once a second. False if there is nothing to look at.
+    pub async fn scrub(&self) -> bool {
+        let found = self.0.store.scrub(self.0.options.scrub).await;
+        if found.damaged > 0 {
+            self.doubt_damage();
         }
-        more
+        found.bytes > 0
     }
 
     /// Bytes of data the store can still take.

@@ -44,6 +44,7 @@ use log::{Log, Waiting};
 use space::Space;
 
 pub use copies::Copies;
+pub use read::Scrubbed;
 pub use write::Change;
 
 /// [`GRAIN`], as a length.
@@ -142,7 +143,7 @@ struct State {
     /// Of objects that were purged: until when they are remembered, and which.
     tombs: BTreeSet<(u64, u64)>,
     /// The strip that a scrub looks at next.
-    scrubbed: (u64, u64),
+    scrub_at: (u64, u64),
     /// Strips of which a grain was found damaged, with their newest version then; another one was
     /// written over it.
     damaged: BTreeMap<(u64, u64), Version>,
@@ -189,6 +190,9 @@ struct Counts {
     checkpoints: u64,
     /// Grains that were not what their records say, each time one was met.
     damaged: u64,
+    /// Bytes that scrubs have read, and how often they came to the end.
+    scrubbed: u64,
+    scrubs: u64,
     /// Changes of strips that were not believed when the store was opened.
     dropped: u64,
 }
@@ -252,6 +256,8 @@ impl<M: Medium> Store<M> {
             ("flushes", counts.flushes),
             ("checkpoints", counts.checkpoints),
             ("damaged_grains", counts.damaged),
+            ("scrubbed_bytes", counts.scrubbed),
+            ("scrubs", counts.scrubs),
             ("dropped_changes", counts.dropped),
             ("failed", u64::from(state.failed)),
         ]

@@ -174,6 +174,9 @@ pub(crate) struct Node {
     /// Bytes of data it takes, with K, M, G or T.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) capacity: Option<String>,
+    /// Bytes a second whose checksums it looks at though nobody reads them; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scrub: Option<String>,
 }
 
 /// A part of a cluster, by its name: `meta`, `node.1`.
@@ -323,6 +326,9 @@ impl Description {
         let capacities = self.nodes.iter().filter_map(|node| node.capacity.as_deref());
         for capacity in capacities {
             bytes("capacity", capacity).map_err(|failure| failure.to_string())?;
+        }
+        for scrub in self.nodes.iter().filter_map(|node| node.scrub.as_deref()) {
+            bytes("scrub", scrub).map_err(|failure| failure.to_string())?;
         }
         self.layout().map(drop)
     }
@@ -604,6 +610,7 @@ mod tests {
             ("volume = \"main\"", "volume = \"a\"\ntrust = \"nobody\"", "sealed"),
             ("volume = \"main\"", "volum = \"main\"", "volum"),
             ("data = \"node.2\"", "data = \"x\"\ncapacity = \"much\"", "much"),
+            ("data = \"node.2\"", "data = \"x\"\nscrub = \"fast\"", "fast"),
             ("data = \"meta\"", &standby("", 2, "10.0.0.9"), "rados://"),
             ("data = \"meta\"", &standby("store = \"rados://p\"\n", 1, "10.0.0.9"), "from 2 to 8"),
             ("data = \"meta\"", &standby("store = \"rados://p\"\n", 2, "10.0.0.1"), "one address"),
@@ -639,6 +646,6 @@ mod tests {
         let standby = named["server"]["standby"][0].as_table().unwrap();
         assert_eq!(keys(standby), ["address", "data", "number"]);
         let node = named["nodes"][0].as_table().unwrap();
-        assert_eq!(keys(node), ["address", "capacity", "data", "number"]);
+        assert_eq!(keys(node), ["address", "capacity", "data", "number", "scrub"]);
     }
 }

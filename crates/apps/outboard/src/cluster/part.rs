@@ -225,11 +225,14 @@ fn node(
         .ok();
     let poller = Rc::new(Poller::new(Arc::clone(&wakeup), reactor));
     let store = open_store(cluster, number, identity.key.cluster)?;
+    let scrub = cluster.node(Some(number))?.scrub.as_deref();
+    let scrub = scrub.map(|rate| bytes("scrub", rate)).transpose()?;
     let node_options = NodeOptions {
         node: number,
         volume: Some(number_of(&cluster.volume)),
         threat: cluster.trust().threat(),
         boot: boot().map_err(cannot("tell one boot from another"))?,
+        scrub: scrub.unwrap_or(NodeOptions::default().scrub),
         ..NodeOptions::default()
     };
     let node = Node::new(store, node_options);

@@ -136,6 +136,53 @@ fn a_check_finds_what_is_wrong_at_nodes() {
     assert!(found.contains("node 1: ") && found.contains("\"nodes_away\":1"), "{found}");
 }
 
+/// What a node has of a file is gone, in part or whole, and nothing that is left says so: a check
+/// that only looks at what nodes have found such a volume clean.
+#[test]
+fn a_check_finds_what_is_missing_at_nodes() {
+    let (rig, ino) = rig();
+    let _empty = rig.create(1, 11, b"empty");
+    let node = {
+        let mut state = rig.world.state();
+        let mut holders: Vec<_> = state.nodes.iter_mut().collect();
+        holders.retain(|(_, node)| node.objects.contains_key(&ino.0));
+        for (_, holder) in &mut holders {
+            holder.objects.get_mut(&ino.0).unwrap().bytes = 4096;
+        }
+        *holders[0].0
+    };
+    let fence = rig.grant(1, ino, Mode::Write).capability.fence;
+    let told = Some(Told { size: 500, mtime: None, blocks: Some(16) });
+    assert_eq!(rig.call(1, Call::Release { ino, fence, told, keep: None }), Reply::Done);
+    assert!(check(&rig, false).starts_with("{\"findings\":[],"));
+    let taken = |rig: &Rig, now: Option<Object>| {
+        let mut state = rig.world.state();
+        let objects = &mut state.nodes.get_mut(&node).unwrap().objects;
+        match now {
+            Some(now) => objects.insert(ino.0, now),
+            None => objects.remove(&ino.0),
+        }
+    };
+    let had = taken(&rig, None).unwrap();
+    let found = check(&rig, false);
+    let says = |missing: u64| {
+        format!("file {}: {missing} of the bytes that it takes are missing at its nodes", ino.0)
+    };
+    assert!(found.contains(&says(had.bytes)), "{found}");
+    assert!(found.contains("\"total\":1,"), "{found}");
+    taken(&rig, Some(Object { bytes: had.bytes - 512, ..had }));
+    let found = check(&rig, false);
+    assert!(found.contains(&says(512)), "{found}");
+    // Of a node that does not answer nobody knows.
+    away(&rig, node, true);
+    let found = check(&rig, false);
+    assert!(found.contains("\"nodes_away\":1") && !found.contains("missing"), "{found}");
+    away(&rig, node, false);
+    // Of what is being written neither.
+    let _grant = rig.grant(1, ino, Mode::Write);
+    assert!(check(&rig, false).starts_with("{\"findings\":[],"));
+}
+
 #[test]
 fn a_lease_says_what_nodes_can_take() {
     let (rig, _) = rig();

@@ -349,11 +349,11 @@ impl<M: Medium> Store<M> {
         Ok(())
     }
 
-    /// Writes a checkpoint if one is due; whether there is more to do.
+    /// Writes a checkpoint if one is due.
     ///
     /// # Errors
     /// [`Reason::Full`]: the log's medium cannot grow. [`Reason::Medium`]: it failed.
-    pub async fn tidy(&self) -> Result<bool, Reason> {
+    pub async fn tidy(&self) -> Result<(), Reason> {
         let is_due = |log: &Log| log.broken || log.bytes() >= self.options.checkpoint_bytes;
         if is_due(&self.shared.usable()?) {
             let _leader = self.leader.lock().await;
@@ -361,7 +361,7 @@ impl<M: Medium> Store<M> {
                 self.checkpoint().await?;
             }
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Writes all of the index into the other half, durably, and goes on there. The caller has

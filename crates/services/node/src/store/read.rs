@@ -24,6 +24,15 @@ fn grains(entry: &Entry, range: &Range<u64>) -> Vec<Grain> {
     (range.start / GRAIN..range.end.div_ceil(GRAIN)).map(grain).collect()
 }
 
+/// What a piece of a scrub met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes of the grains it looked at.
+    pub bytes: u64,
+    /// Grains that are not what their records say, or cannot be read.
+    pub damaged: u64,
+}
+
 impl<M: Medium> Store<M> {
     /// Bytes of an object; zeros where nothing was written.
     ///
@@ -153,27 +162,34 @@ impl<M: Medium> Store<M> {
         Ok(damaged)
     }
 
-    /// Checks grains of about so many bytes, from where the last call ended; how many are damaged.
-    /// Behind the last object it begins again.
-    ///
-    /// # Errors
-    /// None today: a grain that cannot be read is a damaged one.
-    pub async fn scrub(&self, bytes: u64) -> Result<u64, Reason> {
-        let mut next = self.shared.state().scrubbed;
-        let (mut damaged, mut read, mut wrapped) = (0, 0, false);
-        while read < bytes {
-            match self.check_strip(next).await {
-                Some((found, its, all)) => {
-                    damaged += its;
-                    read += all.max(1) * GRAIN;
-                    next = (found.0, found.1 + 1);
+    /// Checks grains of about so many bytes, from where the last call ended. Behind the last object
+    /// it begins again, once.
+    pub async fn scrub(&self, bytes: u64) -> Scrubbed {
+        let first = self.shared.state().scrub_at;
+        let (mut next, mut done, mut wrapped) = (first, Scrubbed::default(), false);
+        while done.bytes < bytes {
+            let strip = self.shared.state().index.next(next).map(|(strip, _)| strip);
+            match strip {
+                Some(strip) if wrapped && strip >= first => break,
+                Some(strip) => {
+                    next = (strip.0, strip.1 + 1);
+                    let Some((found, damaged, all)) = self.check_strip(strip).await else {
+                        continue;
+                    };
+                    next = next.max((found.0, found.1 + 1));
+                    done.damaged += damaged;
+                    // One without grains costs something, too.
+                    done.bytes += all.max(1) * GRAIN;
                 }
                 None if wrapped => break,
                 None => (next, wrapped) = ((0, 0), true),
             }
         }
-        self.shared.state().scrubbed = next;
-        Ok(damaged)
+        let mut state = self.shared.state();
+        state.scrub_at = next;
+        state.counts.scrubbed += done.bytes;
+        state.counts.scrubs += u64::from(wrapped);
+        done
     }
 
     /// Looks which strips that a range touches are damaged: something of it may be.

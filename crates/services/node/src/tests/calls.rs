@@ -151,7 +151,7 @@ fn what_is_late_of_a_purged_object_does_not_bring_it_back() {
     }
     assert!(rig.node.status().contains("\"tombs\":2"), "{}", rig.node.status());
     // No capability from before counts any more.
-    run(rig.node.tidy(NOW, 0));
+    run(rig.node.tidy(NOW));
     assert!(rig.node.status().contains("\"tombs\":0"), "{}", rig.node.status());
     objects(&rig);
     let again = Ask::write(1, (6, 1), 0, vec![8; 100]).message();
@@ -279,5 +279,5 @@ fn status_is_json_with_what_happened() {
     assert!(status.contains(timed) && status.contains("\"requests_timed\":1,"), "{status}");
     assert_eq!((rig.figure("packets"), rig.figure("descriptors")), (3, 0));
     assert_eq!(run(rig.node.call(ME, Call::FLUSH)), Reply::Number(0), "the boot");
-    let _ = run(rig.node.tidy(NOW + 7, 1 << 20));
+    run(rig.node.tidy(NOW + 7));
 }

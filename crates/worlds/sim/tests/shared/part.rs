@@ -38,8 +38,6 @@ const WALL: u64 = 1_700_000_000_000;
 /// How often a part keeps house.
 const EVERY: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Bytes that a node scrubs in a step.
-const SCRUB: u64 = 256 << 10;
 
 /// A fault that some seed must find: of the wiring, or below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -366,7 +364,11 @@ impl Process {
                 node.tend(&self.net, &begun);
                 begun.0.into_inner().into_iter().for_each(|work| self.tasks.spawn(work));
                 let node = node.clone();
-                self.tidy(now, async move { node.tidy(wall, SCRUB).await });
+                self.tidy(now, async move {
+                    node.tidy(wall).await;
+                    node.scrub().await;
+                    false
+                });
             }
             Role::Server(meta) => {
                 meta.events();

@@ -41,6 +41,8 @@ const PLACES: usize = 8;
 const CLUSTER: u64 = 77;
 const SECRET: [u8; 32] = [9; 32];
 const VOLUME: u32 = 5;
+/// Bytes that a node scrubs in a second.
+const SCRUB: u64 = 256 << 10;
 /// Datagrams that wait for a process that is away; more are lost.
 const INBOX: usize = 4096;
 /// A datagram in so many comes once more, much later; of changes at nodes so many are asked for.
@@ -273,7 +275,8 @@ impl World {
             _ => self.places[place].disk.boots,
         };
         let volume = Some(VOLUME);
-        let options = NodeOptions { node: number, volume, boot, ..NodeOptions::default() };
+        let scrub = SCRUB;
+        let options = NodeOptions { node: number, volume, boot, scrub, ..NodeOptions::default() };
         let node = Node::new(store, options);
         for other in self.nodes.clone() {
             node.know(other as u16, self::address(other, 7000));
@@ -363,6 +366,11 @@ impl World {
 
     pub(crate) fn is_alive(&self, place: usize) -> bool {
         self.places[place].process.is_some()
+    }
+
+    /// Whether a node has lost power so far.
+    pub(crate) fn has_lost_power(&self) -> bool {
+        self.nodes.iter().any(|node| self.places[*node].disk.boots > 0)
     }
 
     /// The client at a place, if its process lives.

@@ -263,7 +263,7 @@ fn address_of(dir: &Path, netns: bool, role: Role) -> Ipv4Addr {
 
 fn node_at(number: u16, address: SocketAddrV4) -> Node {
     let data = Role::Node(number).to_string().into();
-    Node { number, address, data, capacity: None }
+    Node { number, address, data, capacity: None, scrub: None }
 }
 
 /// One more node of a cluster that is there.

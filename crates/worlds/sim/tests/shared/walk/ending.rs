@@ -142,6 +142,7 @@ impl Walk {
         }
     }
 
+    /// Of what is missing at nodes only where none has lost power: it may not have been synced.
     fn findings(&mut self) -> Vec<String> {
         let place = CLIENTS[0];
         let dfs = self.world.dfs(place).unwrap();
@@ -151,7 +152,10 @@ impl Walk {
             if let Some(report) = slot.borrow_mut().take() {
                 let report = report.unwrap();
                 assert!(report.is_clean() || !report.findings.is_empty());
-                return report.findings;
+                let may_miss = self.world.has_lost_power();
+                let mut findings = report.findings;
+                findings.retain(|found| !(may_miss && found.starts_with("file ")));
+                return findings;
             }
             assert!(self.world.now < limit, "the check does not end");
             self.step();
