@@ -184,7 +184,7 @@ fn a_request_is_answered_once_wherever_it_was() {
     }
 }
 
-/// What is open stays so: files without a name, locks, mappings, working directories.
+/// What is open stays so: files without a name, locks, working directories.
 #[test]
 fn what_was_open_stays_open() {
     let Some(mount) = Running::start("what_was_open_stays_open", &[]) else { return };
@@ -426,7 +426,7 @@ fn a_signal_in_the_middle_of_an_upgrade_ends_the_mount_in_order() {
     drop(again.end());
 }
 
-/// A successor of another version, two at once, a process that nobody started: refused in words.
+/// A successor of another version, a process that nobody started: refused in words.
 #[test]
 fn who_may_not_take_over_is_refused() {
     let refused = Command::new(env!("CARGO_BIN_EXE_outboard"))

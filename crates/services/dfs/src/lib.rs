@@ -37,6 +37,7 @@ mod server;
 mod size;
 mod table;
 mod tell;
+mod tending;
 mod unsynced;
 mod versions;
 
@@ -54,6 +55,7 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Event, Reply};
 
 pub use data::{Data, DataError, member_end, strip_len};
+pub use tending::Tending;
 
 use handles::Handles;
 use lease::Lease;

@@ -42,6 +42,7 @@ mod placement;
 mod power;
 mod stripes;
 mod telling;
+mod tending;
 mod users;
 
 use core::net::{Ipv4Addr, SocketAddrV4};
@@ -61,6 +62,7 @@ use outboard_wire::shared::{Coordinate, Peer};
 
 pub use maps::{Made, made_with, nodes_in_use};
 pub use newest::count_beyond_nodes;
+pub use tending::Tending;
 
 use bytes::Own;
 use clients::Clients;

@@ -14,6 +14,7 @@ pub mod policy;
 mod relay;
 mod serve;
 mod store;
+mod tending;
 mod term;
 #[cfg(test)]
 mod tests;
@@ -22,3 +23,4 @@ pub use node::{Node, NodeOptions, NodeTarget};
 #[cfg(any(test, feature = "fuzz"))]
 pub use store::fuzz as store_fuzz;
 pub use store::{Change, Copies, OpenError, Scrubbed, Store, StoreOptions, Version};
+pub use tending::Tending;

@@ -7,6 +7,7 @@ mod doubt;
 mod flows;
 mod paths;
 mod replication;
+mod tending;
 mod terms;
 mod world;
 

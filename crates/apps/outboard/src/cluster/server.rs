@@ -195,8 +195,7 @@ impl Serving<'_> {
         let begun = Meta::open(Arc::clone(&volume), runtime.asking(), meta_options);
         let meta = in_time(self.part.finish(begun, OPEN_LIMIT), role, "open its volume")?;
         let _was_empty = served.set(meta.clone());
-        let (own, conversations) = (Arc::clone(&volume), runtime.conversations().clone());
-        let role_of_it = ServerRole::new(meta.clone(), own, check, conversations);
+        let role_of_it = ServerRole::new(meta.clone(), check, runtime.conversations().clone());
         runtime.set_role(Rc::new(role_of_it));
         let all = cluster.nodes.iter().map(|node| (Role::Node(node.number), vec![node.address]));
         let strange = greet(cluster, role, runtime, all.collect());

@@ -1,7 +1,7 @@
 //! One process of a cluster: its conversations, what it is, the futures it runs, and a clock that
 //! is nobody else's.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
@@ -35,9 +35,6 @@ pub(crate) type Client = Dfs<Twice>;
 
 /// Unix time when the world begins, milliseconds.
 const WALL: u64 = 1_700_000_000_000;
-/// How often a part keeps house.
-const EVERY: Duration = Duration::from_secs(1);
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// A fault that some seed must find: of the wiring, or below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +186,33 @@ pub(crate) enum Role {
     Client(Arc<Client>, Option<Serves>),
 }
 
+/// The loops that production has.
+enum Tends {
+    Node(outboard_node::Tending<Arc<MemMedium>>),
+    Server(outboard_meta::Tending<Arc<MemKv>, Arc<MemMedium>, Twice>),
+    Client(Rc<outboard_dfs::Tending<Twice>>),
+}
+
+impl Tends {
+    fn new(role: &Role, now: Time) -> Tends {
+        match role {
+            Role::Node(node) => Tends::Node(outboard_node::Tending::new(node.clone(), now)),
+            Role::Server(meta) => Tends::Server(outboard_meta::Tending::new(meta.clone(), now)),
+            Role::Client(dfs, _) => {
+                Tends::Client(Rc::new(outboard_dfs::Tending::new(Arc::clone(dfs), now)))
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        match self {
+            Tends::Node(node) => node.deadline(),
+            Tends::Server(server) => server.deadline(),
+            Tends::Client(client) => Some(client.deadline()),
+        }
+    }
+}
+
 /// A process that lives.
 pub(crate) struct Process {
     pub(crate) me: Peer,
@@ -201,10 +225,7 @@ pub(crate) struct Process {
     planted: Option<Planted>,
     /// Calls are printed.
     pub(crate) tells: bool,
-    /// By its own clock; far away while it is under way.
-    tidies: Rc<Cell<Time>>,
-    beats: Time,
-    has_heard: Rc<Cell<bool>>,
+    tends: Tends,
     /// Its host may have asked more.
     pub(crate) is_busy: bool,
 }
@@ -218,11 +239,7 @@ impl Process {
         role: Role,
         planted: Option<Planted>,
     ) -> Process {
-        let (tasks, has_heard) = (Executor::default(), Rc::default());
-        let soon = net_now(&net).after(PAUSE);
-        let tidies =
-            Rc::new(Cell::new(if matches!(role, Role::Client(..)) { NEVER } else { soon }));
-        let beats = if matches!(role, Role::Client(..)) { soon } else { NEVER };
+        let (tasks, tends) = (Executor::default(), Tends::new(&role, net_now(&net)));
         Process {
             me,
             address,
@@ -233,9 +250,7 @@ impl Process {
             tasks,
             planted,
             tells: false,
-            tidies,
-            beats,
-            has_heard,
+            tends,
             is_busy: false,
         }
     }
@@ -259,14 +274,14 @@ impl Process {
         let mut send = |to: SocketAddrV4, datagram: &[u8]| out.push((to, datagram.to_vec()));
         self.net.pump(now, wall, &mut send);
         self.take_calls(wall);
-        self.tend(now, wall);
+        self.tend(now);
         self.is_busy = self.pass(now, wall);
         for _ in 0..polls {
             if !self.tasks.step(chooser) {
                 break;
             }
         }
-        self.tend(now, wall);
+        self.tend(now);
         self.is_busy |= self.serves().is_some_and(|serves| serves.flush(now));
         self.net.pump(now, wall, &mut send);
         out
@@ -301,7 +316,7 @@ impl Process {
     /// When it has something to do, of the world's time.
     pub(crate) fn wakes(&self) -> Time {
         let serves = self.serves().map_or(NEVER, Serves::wakes);
-        let own = self.tidies.get().min(self.beats).min(serves);
+        let own = self.tends.deadline().unwrap_or(NEVER).min(serves);
         let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
         if next == NEVER { NEVER } else { self.clock.when(next) }
     }
@@ -310,7 +325,14 @@ impl Process {
         while let Some(incoming) = self.net.take_call() {
             let Ok(call) = Call::decode(&incoming.call) else { continue };
             let (role, net, planted) = (self.role.clone(), self.net.clone(), self.planted);
-            let has_heard = Rc::clone(&self.has_heard);
+            let heard = match &self.tends {
+                Tends::Node(node) => {
+                    node.called(net_now(&net));
+                    None
+                }
+                Tends::Server(_) => None,
+                Tends::Client(client) => Some(Rc::clone(client)),
+            };
             let (from, token) = (incoming.from, incoming.token);
             let tells = self.tells && !matches!(said(&call), Call::Renew | Call::Keys { .. });
             let (me, clock, about) =
@@ -342,7 +364,9 @@ impl Process {
                     }
                     Role::Client(dfs, _) => dfs.incoming(call).await,
                 };
-                has_heard.set(true);
+                if let Some(client) = heard {
+                    client.has_answered();
+                }
                 if tells {
                     let now = clock.when(net_now(&net)).0 as f64 / 1e9;
                     let reply = format!("{reply:?}");
@@ -356,61 +380,25 @@ impl Process {
         }
     }
 
-    fn tend(&mut self, now: Time, wall: u64) {
-        let role = self.role.clone();
-        match &role {
-            Role::Node(node) => {
-                let begun = Begun::default();
-                node.tend(&self.net, &begun);
-                begun.0.into_inner().into_iter().for_each(|work| self.tasks.spawn(work));
-                let node = node.clone();
-                self.tidy(now, async move {
-                    node.tidy(wall).await;
-                    node.scrub().await;
-                    false
-                });
-            }
-            Role::Server(meta) => {
-                meta.events();
-                for work in meta.take_work() {
-                    self.tasks.spawn(work);
-                }
-                let meta = meta.clone();
-                self.tidy(now, async move { meta.tidy(now).await });
-            }
-            Role::Client(dfs, serves) => {
-                let events = if serves.is_none() { dfs.take_events() } else { Vec::new() };
-                for event in events {
-                    // There is no cache in front: nobody has pages.
-                    if let VolumeEvent::RecallPages { ino, keep_read } = event {
-                        dfs.recalled(ino, keep_read);
-                    }
-                }
-                let beats = now >= self.beats;
-                if beats {
-                    self.beats = now.after(EVERY);
-                    let dfs = Arc::clone(dfs);
-                    self.tasks.spawn(Box::pin(async move { dfs.beat().await }));
-                }
-                if beats || self.has_heard.take() {
-                    for work in dfs.take_work() {
-                        self.tasks.spawn(work);
-                    }
+    fn tend(&mut self, now: Time) {
+        if let Role::Client(dfs, None) = &self.role {
+            for event in dfs.take_events() {
+                // There is no cache in front: nobody has pages.
+                if let VolumeEvent::RecallPages { ino, keep_read } = event {
+                    dfs.recalled(ino, keep_read);
                 }
             }
         }
-    }
-
-    fn tidy(&mut self, now: Time, step: impl Future<Output = bool> + 'static) {
-        if now < self.tidies.get() {
-            return;
-        }
-        self.tidies.set(NEVER);
-        let (tidies, net) = (Rc::clone(&self.tidies), self.net.clone());
-        self.tasks.spawn(Box::pin(async move {
-            let pause = if step.await { PAUSE } else { EVERY };
-            tidies.set(net_now(&net).after(pause));
-        }));
+        let begun = Begun::default();
+        match &self.tends {
+            Tends::Node(node) => node.tend(&self.net, now, &begun),
+            Tends::Server(server) => {
+                let done = server.tend(&self.net, now, &begun);
+                done + usize::from(done == 0 && server.rest(&begun))
+            }
+            Tends::Client(client) => client.tend(now, &begun),
+        };
+        begun.0.into_inner().into_iter().for_each(|work| self.tasks.spawn(work));
     }
 }
 
