@@ -83,7 +83,7 @@ pub(crate) struct Walk {
     /// Those that have lost power, and may lack something since.
     dark: BTreeSet<usize>,
     unkept: [bool; 2],
-    /// The server has lost power since the client of a host began.
+    /// The server, or a node, has lost power since the client of a host began.
     forgot: [bool; 2],
     counts: Counts,
 }

@@ -158,10 +158,11 @@ impl Walk {
             let Losses { nodes, server } = &mut self.losses;
             *if is_node { nodes } else { server } += 1;
             self.files.iter_mut().for_each(|file| file.model.power_lost(is_node, now));
+            // A file may end before what was written to it last, once its writer dies, too.
+            self.forgot = [true; 2];
             if !is_node {
                 // It does not know any more whose files are.
                 self.unkept = [self.is_cached; 2];
-                self.forgot = [true; 2];
                 self.may_repeat(|_, _| true);
                 self.names.iter_mut().for_each(|(_, name, _)| name.power_lost());
             }
@@ -179,8 +180,8 @@ impl Walk {
         })
     }
 
-    /// The server does not know any more what it was told last: an append that is under way may be
-    /// done twice.
+    /// It is not known any more what was written or told last: an append that is under way may be
+    /// done twice, and anywhere from where its file ends now.
     fn may_repeat(&mut self, which: impl Fn(usize, &Told) -> bool) {
         let now = self.moment();
         for ((host, _), told) in &mut self.told {
