@@ -9,6 +9,8 @@
 //! once, unless the server has lost power meanwhile. A truncation that
 //! is answered is durable at the nodes; its size is, once it is synced.
 
+use std::collections::BTreeSet;
+
 /// Bytes of a cell: no divisor of what is a unit anywhere below.
 pub(crate) const CELL: u64 = 500;
 /// Cells of a file: three strips.
@@ -101,6 +103,8 @@ pub(crate) struct File {
     /// The server has lost power since the size was changed last, and how often a sync then proved
     /// that it was not lost.
     forgotten: bool,
+    /// Hosts of which a sync has failed since: each hears once, so their next ones prove nothing.
+    heard: BTreeSet<usize>,
     pub(crate) sizes_proved: u64,
 }
 
@@ -160,6 +164,7 @@ impl File {
             doubtful: false,
             doubts: 0,
             forgotten: false,
+            heard: BTreeSet::new(),
             sizes_proved: 0,
         }
     }
@@ -289,6 +294,7 @@ impl File {
         }
         if self.sizer.is_some_and(|sizer| sizer != host && (is_own || self.doubtful))
             || losses.server != self.losses.server
+            || self.forgotten && self.heard.contains(&host)
         {
             return proved;
         }
@@ -319,6 +325,9 @@ impl File {
         for op in ops.filter(|op| op.ended != NEVER) {
             (op.unkept, op.failed) = (true, op.failed || told);
         }
+        if told {
+            self.heard.insert(host);
+        }
         if self.sizer == Some(host) {
             self.doubts += 1;
             self.sized = self.sized.filter(|_| !told);
@@ -340,6 +349,7 @@ impl File {
             // What of the size it has forgotten the next sync says, to whatever life of its client.
             self.losses.server += 1;
             self.forgotten = true;
+            self.heard.clear();
         }
         let (least, most) = self.since;
         // What a read finds now is not the last word: who resolves the file later believes nodes.
@@ -555,4 +565,20 @@ impl Name {
         }
         Err(format!("found {found} from {begun} on, of {:?}", self.values))
     }
+}
+
+#[test]
+fn a_sync_proves_a_size_to_whom_no_loss_was_told() {
+    let sizes_after = |heard: &[usize]| {
+        let mut file = File::new(false);
+        let since = file.begin_size(1, (CELL, CELL), 1);
+        file.end_size((CELL, CELL), since, 2);
+        file.power_lost(false, 3);
+        heard.iter().for_each(|host| file.unkept(*host, true, 4));
+        file.synced((0, false), 5, file.losses());
+        file.size()
+    };
+    assert_eq!(sizes_after(&[]), (CELL, CELL));
+    assert_eq!(sizes_after(&[0]), (0, CELL));
+    assert_eq!(sizes_after(&[1]), (0, CELL));
 }
