@@ -19,6 +19,13 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
+/// How many hosts mount a volume that has a cluster of its own: one, or as `OUTBOARD_HOSTS` says.
+pub(crate) fn hosts() -> Result<usize> {
+    let Ok(text) = env::var("OUTBOARD_HOSTS") else { return Ok(1) };
+    let hosts = text.parse().ok().filter(|hosts| (1..=2).contains(hosts));
+    hosts.ok_or_else(|| format!("OUTBOARD_HOSTS is 1 or 2, not `{text}`"))
+}
+
 /// The processes of a cluster, with all they keep in one directory; ended when it is dropped.
 pub struct Cluster {
     program: PathBuf,
@@ -34,8 +41,23 @@ impl Cluster {
         Cluster::with(dir, nodes, flags)
     }
 
-    /// The same, with these flags. Where `OUTBOARD_LAYOUT` says so, its files lie like that, and
-    /// where `OUTBOARD_NODES` does, it has so many nodes at least.
+    /// One for a volume of its own, whose parts are in one process; or, where `OUTBOARD_CLUSTER` is
+    /// `processes`, in one each, or `netns`, each in a network namespace of its own, too. Where
+    /// `OUTBOARD_HOSTS` says so, these have so many hosts.
+    pub fn wanted(dir: &Path) -> Result<Self> {
+        let hosts = format!("--hosts={}", hosts()?);
+        let flags: &[&str] = match env::var("OUTBOARD_CLUSTER").as_deref() {
+            Err(_) | Ok("packed") => &["--packed"],
+            Ok("processes") => &[],
+            Ok("netns") => &["--netns", &hosts],
+            Ok(other) => return Err(format!("no OUTBOARD_CLUSTER is `{other}`")),
+        };
+        Cluster::with(dir, 2, flags)
+    }
+
+    /// One with so many nodes, with these flags. Where `OUTBOARD_LAYOUT` says so, its files lie
+    /// like that, where `OUTBOARD_NODES` does, it has so many nodes at least, and where
+    /// `OUTBOARD_MTU` does, frames have so many bytes at most.
     pub fn with(dir: &Path, nodes: usize, flags: &[&str]) -> Result<Self> {
         let wanted = env::var("OUTBOARD_NODES").ok().and_then(|nodes| nodes.parse().ok());
         let nodes = nodes.max(wanted.unwrap_or(0));
@@ -43,7 +65,26 @@ impl Cluster {
         let layout = env::var("OUTBOARD_LAYOUT").map(|layout| format!("--layout={layout}"));
         let layout = layout.as_deref().ok();
         let own: Vec<&str> = [nodes.as_str(), "--port=0"].into_iter().chain(layout).collect();
-        Self::up_with(dir, &[&own, flags].concat())
+        let cluster = Self::up_with(dir, &[&own, flags].concat())?;
+        match env::var("OUTBOARD_MTU") {
+            Ok(mtu) => cluster.in_frames_of(&mtu),
+            Err(_) => Ok(cluster),
+        }
+    }
+
+    /// The same again, with frames of so many bytes at most: its description is changed.
+    fn in_frames_of(self, mtu: &str) -> Result<Self> {
+        let (dir, file) = (self.dir.clone(), self.dir.join("cluster.toml"));
+        self.down()?;
+        let text = context(fs::read_to_string(&file), || format!("no {}", file.display()))?;
+        let others = text.lines().filter(|line| !line.starts_with("mtu ="));
+        let mtu = format!("mtu = {mtu}");
+        let lines: Vec<&str> = std::iter::once(mtu.as_str()).chain(others).collect();
+        context(fs::write(&file, lines.join("\n")), || format!("cannot write {}", file.display()))?;
+        let cluster = Self::up_with(&dir, &[])?;
+        let wanted = mtu.replace(' ', "");
+        let store = cluster.store()?;
+        if store.contains(&wanted) { Ok(cluster) } else { Err(format!("{store} is not {wanted}")) }
     }
 
     /// Starts one in `dir`, with these flags of `outboard cluster up`.
@@ -138,6 +179,14 @@ impl Cluster {
         let address = said["address"].as_str().and_then(|text| text.parse().ok());
         let found = said["pid"].as_u64().zip(address);
         found.ok_or_else(|| format!("`cluster status --json` has no address of {part}: {status}"))
+    }
+
+    /// How many packets its parts have sent again.
+    pub fn sent_again(&self) -> Result<u64> {
+        let status = self.status()?;
+        let parts = status["parts"].as_object().ok_or("a status without parts")?;
+        let counts = parts.values().map(|part| part["network"]["packets sent again"].as_u64());
+        Ok(counts.flatten().sum())
     }
 
     /// The network namespaces of its hosts.

@@ -127,7 +127,7 @@ impl Pair {
 
     /// What one wrote and closed, or synced and keeps open, the other reads as it opens the file,
     /// and sees what it takes; by turns.
-    fn closed_and_synced(&self, rounds: usize) -> Result<()> {
+    pub fn closed_and_synced(&self, rounds: usize) -> Result<()> {
         let name = "closed";
         made(fs::write(self.one.join(name), b"x"))?;
         soon(|| self.other.join(name).exists(), || format!("no {name}, which was made"))?;

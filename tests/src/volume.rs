@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, hosts};
 use crate::command::{Ended, run_limited, wait_limited, wait_until};
 use crate::{Result, context};
 
@@ -99,7 +99,8 @@ impl Volume {
         let mut volume = Self::with(base, flags)?;
         let store = env::var("OUTBOARD_STORE").ok();
         if store.as_deref() == Some("shared") {
-            let cluster = Cluster::up(&volume.base.join("cluster"), 2, true)?;
+            let cluster = Cluster::wanted(&volume.base.join("cluster"))?;
+            volume.space = cluster.hosts()?.into_iter().next();
             // How large it is the cluster says.
             volume.flags.retain(|flag| !flag.starts_with("--size"));
             volume.flags.push(format!("--store={}", cluster.store()?));
@@ -129,6 +130,21 @@ impl Volume {
     pub fn inside(mut self, space: &str) -> Self {
         self.space = Some(space.to_owned());
         self
+    }
+
+    /// A mount of the same volume by another host, in `BASE/other`, where `OUTBOARD_HOSTS` asks for
+    /// two of a shared volume that has a cluster of its own.
+    pub fn other_host(&self) -> Result<Option<Volume>> {
+        let Some(cluster) = self.cluster.as_ref().filter(|_| hosts() == Ok(2)) else {
+            return Ok(None);
+        };
+        let base = self.base.join("other");
+        context(fs::create_dir_all(&base), || format!("cannot make {}", base.display()))?;
+        let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        let mut other = Volume::with(&base, &flags)?;
+        other.space = cluster.hosts()?.into_iter().nth(1);
+        other.start()?;
+        Ok(Some(other))
     }
 
     /// The mount point.

@@ -30,9 +30,10 @@ const NUMBERS: u64 = 1 << 24;
 pub fn capture(file: &Path, port: u16) -> Result<()> {
     let mut command = Command::new("tshark");
     command.args(["-o", &format!("infiniband.rroce.port:{port}")]);
-    // It guesses what a SEND carries, and takes some answers for NFS over RDMA.
-    command.args(["--disable-protocol", "rpcordma", "-Y", "udp.payload[0:1] != 4f", "-r"]);
-    command.arg(file).args(["-T", "fields", "-E", "separator=,", "-E", "occurrence=f"]);
+    // It guesses what a SEND carries: takes some for NFS over RDMA, or for Fibre Channel.
+    command.args(["--disable-protocol", "rpcordma", "--disable-protocol", "fc"]);
+    command.args(["-Y", "udp.payload[0:1] != 4f", "-r"]).arg(file);
+    command.args(["-T", "fields", "-E", "separator=,", "-E", "occurrence=f"]);
     for field in FIELDS {
         command.args(["-e", field]);
     }

@@ -87,6 +87,12 @@ impl End {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// Whether the other has ever spoken with it.
+    pub(super) fn is_open(&self) -> bool {
+        let figures = self.conversations.figures();
+        figures.iter().any(|(name, count)| *name == "conversations opened" && *count > 0)
+    }
+
     /// Takes a message to be sent.
     pub(super) fn say(&self, message: &[u8]) -> Result<()> {
         let is_said = self.conversations.send(self.other, message.to_vec());
@@ -108,11 +114,12 @@ impl End {
         let _sent = self.socket.send_to(datagram, self.there);
     }
 
-    /// Hears at most one datagram, for so long; whether one came.
+    /// Hears at most one datagram, for so long; whether one came. For no time: one that is there.
     pub(super) fn hear(&mut self, limit: Duration) -> bool {
-        let limit = limit.max(Duration::from_micros(1));
         let mut datagram = [0; 9000];
-        let _set = self.socket.set_read_timeout(Some(limit));
+        // The kernel's least time is milliseconds.
+        let _set = self.socket.set_nonblocking(limit.is_zero());
+        let _set = self.socket.set_read_timeout(Some(limit.max(Duration::from_micros(1))));
         let Ok((len, SocketAddr::V4(from))) = self.socket.recv_from(&mut datagram) else {
             return false;
         };
@@ -182,6 +189,16 @@ impl End {
             Ok(Reply::Later { term }) => self.ask(&call.in_term(term)),
             reply => reply,
         }
+    }
+
+    /// Begins to open a conversation, and does not wait.
+    pub(super) fn knock(&mut self) {
+        let mut bytes = Vec::new();
+        Call::Status.encode(&mut bytes);
+        let conversations = self.conversations.clone();
+        let mut asked = pin!(conversations.call(self.other, bytes));
+        let _not_yet = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.due().iter().for_each(|opening| self.put(opening));
     }
 
     fn ask_once(&mut self, call: &Call) -> std::result::Result<Reply, Gone> {

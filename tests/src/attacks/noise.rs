@@ -4,7 +4,7 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use outboard_base::Rng;
+use outboard_base::{Cred, Errno, Ino, Rng, SessionId};
 use outboard_fabric::Key;
 use outboard_flow::Gone;
 use outboard_wire::roce::{Extension, Opcode, Packet};
@@ -142,26 +142,41 @@ fn stranger(own: &Key, part: (Peer, SocketAddrV4)) -> Result<()> {
     }
 }
 
-/// Layouts over nodes that nobody knows, or that cannot be.
+/// Layouts of the volume's root: one over more nodes than there are is refused as that, and so is
+/// who may not change it; a group that is named is not taken; one that is right is.
 fn no_layouts(cluster: &Cluster, siege: &Siege, own: &Key) -> Result<()> {
     let (_, at) = cluster.address("meta")?;
     let mut end = client_of(own, 104, (Peer::Server(0), at), siege.is_sealed())?;
-    let right = Layout::default();
+    let leased = end.ask(&Call::Renew);
+    if !matches!(leased, Ok(Reply::Lease { .. })) {
+        return Err(format!("a client has no lease: {leased:?}"));
+    }
+    let (ino, session) = (Ino::ROOT, SessionId(1));
+    let root = Asker { session, trusted: true, keeps_times: false, peer: Cred::default() };
+    let user = Asker { peer: Cred { uid: 1000, ..Cred::default() }, ..root.clone() };
+    let right = Layout { width: 1, strip: 128 << 10, ..Layout::default() };
+    let ring = Layout { strategy: Strategy::Ring, k: 16, ..right };
+    let stripes = Layout { strategy: Strategy::Parity, k: 3, m: 2, ..right };
+    let mut holds = None;
     // What cannot be at all has no encoding.
-    for layout in [
-        Layout { group: 7777, ..right },
-        Layout { strategy: Strategy::Ring, k: 16, width: 16, ..right },
+    for (asker, layout, should) in [
+        (&root, Layout { strip: 256 << 10, ..right }, Reply::Done),
+        (&root, ring, Reply::Failed(Errno::EINVAL)),
+        (&root, stripes, Reply::Failed(Errno::EINVAL)),
+        (&user, right, Reply::Failed(Errno::EPERM)),
+        (&root, Layout { group: 7777, strip: 512 << 10, ..right }, Reply::Done),
+        (&root, right, Reply::Done),
     ] {
-        let asker = Asker {
-            session: outboard_base::SessionId(1),
-            trusted: false,
-            keeps_times: false,
-            peer: outboard_base::Cred::default(),
-        };
-        let call = Call::SetLayout { asker, ino: outboard_base::Ino(1), layout };
-        match end.ask(&call) {
-            Ok(Reply::Failed(_)) => {}
-            reply => return Err(format!("{layout:?}: {reply:?}")),
+        let reply = end.ask(&Call::SetLayout { asker: asker.clone(), ino, layout });
+        if reply.as_ref() != Ok(&should) {
+            return Err(format!("{layout:?}: {reply:?}, and should be: {should:?}"));
+        }
+        if should == Reply::Done {
+            holds = Some(Layout { group: 0, ..layout });
+        }
+        let found = end.ask(&Call::Layout { ino });
+        if found != Ok(holds.map_or(Reply::Done, Reply::Layout)) {
+            return Err(format!("after {layout:?}: {found:?}, and should be: {holds:?}"));
         }
     }
     Ok(())

@@ -1,6 +1,5 @@
 //! Each attack in a model of trust, against a node that runs: what was seen, and what has to be.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -19,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::{Result, context};
 
 mod network;
+mod storm;
 
 /// Bytes of a write: three packets.
 pub(super) const WRITE: u64 = 20_000;
@@ -27,8 +27,6 @@ const OBJECTS: u64 = 1 << 40;
 /// How long an answer is waited for that may not come.
 pub(super) const SOON: Duration = Duration::from_millis(60);
 const LIMIT: Duration = Duration::from_secs(10);
-/// Requests that are under way at a time in a storm.
-const BATCH: u64 = 16;
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,13 +59,14 @@ pub enum Row {
     OpeningAgain,
     PacketAgain,
     Changed,
+    Between,
     Rewritten,
     PutIn,
 }
 
 impl Row {
     /// All of them, and their names.
-    pub const ALL: [(Row, &'static str); 29] = [
+    pub const ALL: [(Row, &'static str); 30] = [
         (Row::Mac, "a MAC that is wrong in one bit"),
         (Row::Signer, "signed with a key that is nobody's"),
         (Row::UnknownKey, "a key's number that is nobody's"),
@@ -95,14 +94,16 @@ impl Row {
         (Row::OpeningAgain, "an opening sent once more"),
         (Row::PacketAgain, "a packet sent once more"),
         (Row::Changed, "a packet changed on the way"),
+        (Row::Between, "a packet put into the middle of a message"),
         (Row::Rewritten, "a packet and the CRC of its data changed on the way"),
         (Row::PutIn, "a message put into another's conversation"),
     ];
 
-    /// Whether it may be tried any number of times, and is refused in this model by an answer.
+    /// Whether it is among those that are drawn in this model: it is told what becomes of each, and
+    /// nothing is done.
     fn is_for_storms(self, trust: Trust) -> bool {
-        let is_single = !matches!(self, Row::ByNode | Row::Replayed | Row::Older | Row::Garbage);
-        is_single && self < Row::Unfinished && !matches!(fate(trust, self), Seen::Done)
+        let is_told = self < Row::Garbage || matches!(self, Row::Imitated | Row::Between);
+        is_told && fate(trust, self) != Seen::Done
     }
 }
 
@@ -160,8 +161,10 @@ fn fate(trust: Trust, row: Row) -> Seen {
         Row::Garbage | Row::Unfinished | Row::OpeningAgain | Row::PacketAgain => Seen::Dropped,
         Row::Imitated => Seen::NotOpened,
         // Who trusts the network takes what comes over it; only the data has a checksum.
-        Row::Changed | Row::Rewritten | Row::PutIn if trust == Trust::Sealed => Seen::Dropped,
-        Row::Changed => Seen::At(3, Reason::Invalid),
+        Row::Changed | Row::Between | Row::Rewritten | Row::PutIn if trust == Trust::Sealed => {
+            Seen::Dropped
+        }
+        Row::Changed | Row::Between => Seen::At(3, Reason::Invalid),
         Row::Rewritten | Row::PutIn => Seen::Done,
     }
 }
@@ -328,41 +331,6 @@ impl Siege {
         let mut end = End::new(&self.own, me, node, self.is_sealed())?;
         end.ask(&Call::Status).map_err(|gone| format!("{row:?}: {gone:?}"))?;
         sent(&mut end, &message, request, should)
-    }
-
-    /// So many attacks, drawn, of those that an answer refuses; how often for which reason. Not a
-    /// byte was written.
-    ///
-    /// # Errors
-    /// One was not refused, or written.
-    pub fn storm(&mut self, tries: u64) -> Result<BTreeMap<String, u64>> {
-        let rows: Vec<Row> =
-            Row::ALL.map(|row| row.0).into_iter().filter(|r| r.is_for_storms(self.trust)).collect();
-        let (before, mut reasons) = (self.media()?, BTreeMap::new());
-        let mut left = tries;
-        while left > 0 {
-            let mut under_way = BTreeSet::new();
-            for _ in 0..left.min(BATCH) {
-                let at = usize::try_from(self.rng.below(rows.len() as u64)).unwrap_or(0);
-                let row = rows.get(at).copied().unwrap_or(Row::Mac);
-                let bytes = 2 + self.rng.below(300);
-                let ask = self.right(row, 7, bytes)?;
-                under_way.insert(ask.heads.head.request);
-                self.client.say(&spoilt(row, ask, &mut self.rng))?;
-            }
-            left = left.saturating_sub(BATCH);
-            while let Some(request) = under_way.pop_first() {
-                let answer = self.client.answer(request, LIMIT);
-                match answer.map(|answer| answer.outcome) {
-                    Some(Err(reason)) => {
-                        *reasons.entry(format!("{reason:?}").to_lowercase()).or_default() += 1;
-                    }
-                    other => return Err(format!("an attack is not refused: {other:?}")),
-                }
-            }
-        }
-        self.client.go_on(Duration::from_millis(3));
-        if self.media()? == before { Ok(reasons) } else { Err("bytes got to a medium".to_owned()) }
     }
 
     /// Takes away what it made.

@@ -1,5 +1,6 @@
 //! What the programs of `programs --preload` do not show of `liboutboard_preload.so`: the C
-//! interface, a volume that is not mounted, losses of either side under a preloaded program.
+//! interface, a volume that is not mounted, losses of either side under a preloaded program. Names
+//! of checks run just these.
 
 #![forbid(unsafe_code)]
 
@@ -28,8 +29,14 @@ const CHECKS: &[(&str, Check)] = &[
 
 fn main() -> ExitCode {
     let base = env::temp_dir().join(format!("outboard-preload-{}", std::process::id()));
+    let only: Vec<String> = env::args().skip(1).collect();
+    if let Some(name) = only.iter().find(|only| !CHECKS.iter().any(|(name, _)| name == only)) {
+        eprintln!("preload: no check `{name}`");
+        return ExitCode::from(2);
+    }
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut failed = 0;
-    for (name, check) in CHECKS {
+    for (name, check) in CHECKS.iter().filter(|(name, _)| wanted(name)) {
         let start = Instant::now();
         let verdict = run(*check, &base.join(name));
         let seconds = start.elapsed().as_secs_f64();

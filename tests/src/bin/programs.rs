@@ -14,7 +14,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use outboard_tests::{Result, Volume, context, note_skip, run_limited};
+use outboard_tests::cut;
+use outboard_tests::twins::Pair;
+use outboard_tests::{Result, Volume, context, note_skip, run_limited, wait_until};
 
 const USAGE: &str = "\
 programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
@@ -35,6 +37,10 @@ programs [--size=small|full] [--only=NAME]... [--dir=DIRECTORY | --preload]
 /// What a volume holds when programs are small, and the disk's room is more: so the space it says
 /// is free is its own, and does not change with what others put on the disk.
 const SMALL: &str = "--size=4G";
+/// How long another host may take names and attributes for what they were, and some.
+const NAMES: Duration = Duration::from_secs(5);
+/// Files that two hosts write in turn, after each program.
+const ROUNDS: usize = 24;
 /// Exit code by which a workload says that this computer cannot run it.
 const SKIPPED: i32 = 77;
 
@@ -96,6 +102,12 @@ impl Options {
 }
 
 fn run(options: &Options) -> Result<bool> {
+    let in_namespaces = env::var_os("OUTBOARD_CLUSTER").is_some_and(|kind| kind == "netns");
+    if let Some(reason) = cut::missing().filter(|_| in_namespaces) {
+        println!("skipped: {reason}");
+        note_skip("shared-hosts", reason)?;
+        return Ok(true);
+    }
     let workloads = workloads(&options.only)?;
     let base = match &options.base {
         Some(base) => base.clone(),
@@ -217,6 +229,7 @@ fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
     }
     let mut volume = Volume::new(base, &flags.iter().map(String::as_str).collect::<Vec<_>>())?;
     volume.start()?;
+    let other = volume.other_host()?;
     let dir = volume.mountpoint().join(name_of(script));
     context(fs::create_dir_all(&dir), || format!("cannot make {}", dir.display()))?;
     let verdict = under_kills(&volume, options.kill, || {
@@ -224,6 +237,11 @@ fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
     })?;
     if !matches!(verdict, Verdict::Passed) {
         return Ok(verdict);
+    }
+    if let Some(mut other) = other {
+        let read = read_elsewhere(&dir, &other.mountpoint().join(name_of(script)));
+        context(read, || format!("at another host\n{}", other.log_tail()))?;
+        context(other.stop(), || "unmounting at another host".to_owned())?;
     }
     context(volume.check(), || "while mounted".to_owned())?;
     let left = listing(&dir)?;
@@ -237,6 +255,23 @@ fn on_volume(script: &Path, base: &Path, options: &Options) -> Result<Verdict> {
     context(volume.stop(), || "unmounting at the end".to_owned())?;
     context(volume.check(), || "after removing everything".to_owned())?;
     Ok(Verdict::Passed)
+}
+
+/// Another host finds, as soon as names may be old no more, all that a program left; and what
+/// either host writes, the other, once it is closed or synced.
+fn read_elsewhere(here: &Path, there: &Path) -> Result<()> {
+    let left = listing(here)?;
+    if !wait_until(NAMES, || listing(there).is_ok_and(|found| found == left)) {
+        return Err("names and attributes differ from what the program left".to_owned());
+    }
+    let files = contents(here)?;
+    if contents(there)? != files {
+        return Err("files hold other bytes than the program wrote".to_owned());
+    }
+    Pair { one: here.to_owned(), other: there.to_owned() }.closed_and_synced(ROUNDS)?;
+    let (names, files) = (left.split(|byte| *byte == b'\n').count(), files.lines().count());
+    println!("      another host reads {names} names and {files} files, {ROUNDS} by turns");
+    Ok(())
 }
 
 /// Does the work while what serves the volume is killed again and again.
@@ -273,13 +308,27 @@ fn under_kills(
 
 /// Names, kinds, sizes, modes, owners and times of everything under a directory.
 fn listing(dir: &Path) -> Result<Vec<u8>> {
-    let output =
-        Command::new("find").arg(dir).args(["-printf", "%P %y %s %m %U %G %n %T@ %l\\0"]).output();
-    let output = context(output, || "cannot run find".to_owned())?;
-    if !output.status.success() {
-        return Err(format!("find: {}", String::from_utf8_lossy(&output.stderr)));
-    }
-    let mut entries: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
+    let found = find(dir, &["-printf", "%P %y %s %m %U %G %n %T@ %l\\0"])?;
+    let mut entries: Vec<&[u8]> = found.split(|byte| *byte == 0).collect();
     entries.sort();
     Ok(entries.join(&b'\n'))
+}
+
+/// A checksum of each file under a directory.
+fn contents(dir: &Path) -> Result<String> {
+    let found = find(dir, &["-type", "f", "-exec", "sha256sum", "{}", "+"])?;
+    let text = String::from_utf8_lossy(&found);
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    Ok(lines.join("\n"))
+}
+
+/// What `find` says in a directory.
+fn find(dir: &Path, what: &[&str]) -> Result<Vec<u8>> {
+    let output = Command::new("find").arg(".").args(what).current_dir(dir).output();
+    let output = context(output, || "cannot run find".to_owned())?;
+    match output.status.success() {
+        true => Ok(output.stdout),
+        false => Err(format!("find: {}", String::from_utf8_lossy(&output.stderr))),
+    }
 }

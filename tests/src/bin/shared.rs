@@ -21,6 +21,8 @@
 //! - `standby` (only if it is named, with a pool): of two metadata servers the one that serves is
 //!   stopped, ended and killed under two hosts: the other takes over;
 //! - `revoked`: a host whose key is revoked is refused, another goes on with what it had written;
+//! - `rotated`: the keys that capabilities are signed with are changed again and again under
+//!   writers of two hosts: no write fails;
 //! - `cut`: the network between a host and the server, and a node's cable, are cut and mended (only
 //!   when asked for: it takes root, and most of a minute);
 //! - `stopped` (only if it is named): a DPU side is stopped for longer than its lease while the
@@ -56,7 +58,8 @@ use outboard_tests::{Result, Side, Volume, context, cut, note_skip, soak, standb
 use rustix::process::{Signal, kill_process};
 
 const USAGE: &str = "\
-shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|cut|stopped|soak]...
+shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|rotated|cut
+              |stopped|soak]...
        [--cache=none|hybrid]...
        [--client=dpu|host|standard] [--rounds=N] [--seconds=N] [--minutes=N] [--seed=N]
        [--with=cuts|disks]... [--ensemble=DIRECTORY] [--pool=LOCATION] [--base=DIRECTORY]
@@ -64,7 +67,7 @@ shared [--only=hosts|clients|killed|copies|stripes|nodes|linear|standby|revoked|
   --only    just these cases [default: all but standby, cut, stopped and soak]
   --cache   the cache of the mounts [default: each]
   --client  who is the client in `killed`, `linear`; host and standard have no cache [default: dpu]
-  --rounds  kills; changes of servers in `standby` [default: 6]
+  --rounds  kills; changes of servers in `standby`, of keys in `rotated` [default: 6]
   --seconds how long `linear` begins new rounds [default: 3]
   --minutes how long `soak` kills [default: 1]
   --with    what there is in `soak` beside kills: cables that are cut (each part and host in a
@@ -185,7 +188,7 @@ fn run(options: &Options) -> Result<()> {
 
 type Case = fn(&Options, &Path, &str) -> Result<()>;
 
-const CASES: [(&str, Case); 12] = [
+const CASES: [(&str, Case); 13] = [
     ("hosts", hosts),
     ("clients", clients),
     ("killed", killed),
@@ -195,6 +198,7 @@ const CASES: [(&str, Case); 12] = [
     ("linear", linear),
     ("standby", standby),
     ("revoked", revoked),
+    ("rotated", rotated),
     ("cut", cut),
     ("stopped", stopped),
     ("soak", all_at_once),
@@ -272,6 +276,12 @@ fn hosts(_: &Options, place: &Path, cache: &str) -> Result<()> {
     other.stop()?;
     late.stop()?;
     cluster.check()?;
+    if env::var_os("OUTBOARD_FAULTS").is_some() {
+        match cluster.sent_again()? {
+            0 => return Err("nothing was sent again on a network that loses".to_owned()),
+            again => println!("  parts sent {again} packets again"),
+        }
+    }
     cluster.down()
 }
 
@@ -361,6 +371,40 @@ fn revoked(_: &Options, place: &Path, cache: &str) -> Result<()> {
     }
     drop((file, guest));
     other.stop()?;
+    cluster.check()?;
+    cluster.down()
+}
+
+/// Keys are rotated every second or so: who has files open writes on, under the capabilities that
+/// it has, and new ones are found right.
+fn rotated(options: &Options, place: &Path, cache: &str) -> Result<()> {
+    let cluster = Cluster::up(&place.join("cluster"), 2, false)?;
+    let mut hosts = [host(&cluster, place, "one", cache)?, host(&cluster, place, "other", cache)?];
+    let [one, other] = hosts.each_ref().map(Volume::mountpoint);
+    let path = |mount: &Path| mount.join("written");
+    let writers = [(&one, 0), (&other, 1)].map(|(mount, number)| {
+        context(fs::create_dir(mount.join(number.to_string())), || "a directory".to_owned())?;
+        Writer::begin(&path(&mount.join(number.to_string())), options.seed ^ number)
+    });
+    let writers = writers.into_iter().collect::<Result<Vec<_>>>()?;
+    let pair = Pair { one: one.clone(), other: other.clone() };
+    for round in 0..options.rounds {
+        let begun = Instant::now();
+        cluster.key("rotate", &[])?;
+        for writer in &writers {
+            writer.goes_on(STALL, "keys are rotated").map_err(|e| format!("{round}: {e}"))?;
+        }
+        pair.closed_and_synced(4)?;
+        thread::sleep(Duration::from_secs(1).saturating_sub(begun.elapsed()));
+    }
+    let longest = writers.iter().map(Writer::longest).max().unwrap_or_default();
+    let ends = writers.into_iter().map(Writer::end).collect::<Result<Vec<_>>>()?;
+    let answered: u64 = ends.iter().map(|(_, answered)| answered).sum();
+    println!("  {} rotations, {answered} writes, the longest took {longest:.1?}", options.rounds);
+    for ((written, _), (mount, number)) in ends.iter().zip([(&other, 0), (&one, 1)]) {
+        holds(&path(&mount.join(number.to_string())), written)?;
+    }
+    hosts.iter_mut().try_for_each(Volume::stop)?;
     cluster.check()?;
     cluster.down()
 }

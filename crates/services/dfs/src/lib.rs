@@ -210,8 +210,14 @@ impl<N: Net> Dfs<N> {
         self.0.lease.has_changed()
     }
 
+    /// Whether the server is to be told something, for which a session may wait, and nobody does.
+    #[must_use]
+    pub fn has_errands(&self) -> bool {
+        !locked(&self.0.errands).is_empty() && !self.0.running.load(Ordering::SeqCst)
+    }
+
     /// Work to be spawned: what changed is told, what is not used is given back. To be asked for
-    /// at every beat, and when there are events.
+    /// at every beat, when there are events, and when there are errands.
     pub fn take_work(&self) -> Vec<Work> {
         let inner = &self.0;
         if inner.lease.has_changed() {

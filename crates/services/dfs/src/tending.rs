@@ -48,7 +48,8 @@ impl<N: Net> Tending<N> {
             let dfs = Arc::clone(&self.dfs);
             spawn.spawn(Box::pin(async move { dfs.beat().await }));
         }
-        if !self.has_heard.take() && !beats {
+        // A session that is back waits until the server knows: not for a beat.
+        if !self.has_heard.take() && !beats && !self.dfs.has_errands() {
             return 0;
         }
         let works = self.dfs.take_work();

@@ -54,7 +54,7 @@ impl Siege {
                 victim.go_on(SOON);
                 Ok(Seen::Dropped)
             }
-            Row::Changed => self.changed(&mut victim, place),
+            Row::Changed | Row::Between => self.changed(&mut victim, (place, row)),
             Row::Rewritten => self.rewritten(&mut victim, place),
             _ => self.put_in(&mut victim, place),
         }
@@ -118,25 +118,34 @@ impl Siege {
         Ok(packets)
     }
 
-    /// The last packet of a write comes with another bit, under a checksum that is right. Whoever
-    /// drops it gets it once more.
-    fn changed(&mut self, victim: &mut End, place: u32) -> Result<Seen> {
-        let ask = self.right_of(place, Row::Changed, 3, WRITE)?;
+    /// The last packet of a write comes with another bit, under a checksum that is right; or such a
+    /// one is put before the one in the middle. Whoever drops it gets the right one.
+    fn changed(&mut self, victim: &mut End, (place, row): (u32, Row)) -> Result<Seen> {
+        let ask = self.right_of(place, row, 3, WRITE)?;
         victim.say(&ask.message())?;
         let mut packets = victim.due();
-        let Some(last) = packets.last_mut() else { return Err("no packet".to_owned()) };
-        *last = remade(last, victim, 0, |message| {
+        let count = packets.len();
+        let which = if row == Row::Between { 1 } else { count.saturating_sub(1) };
+        let right = packets.get(which).cloned().ok_or("no packet")?;
+        let changed = remade(&right, victim, 0, |message| {
             message.last_mut().into_iter().for_each(|byte| *byte ^= 1);
         })?;
-        let count = packets.len();
+        packets.splice(which..=which, std::iter::once(changed));
+        if row == Row::Between {
+            packets.insert(which + 1, right);
+        }
         packets.iter().for_each(|packet| victim.put(packet));
         let request = ask.heads.head.request;
-        match heard(victim, request, self.patience(Row::Changed)) {
-            Some(outcome) => Ok(outcome.map_or_else(|why| Seen::At(count, why), |()| Seen::Done)),
-            None => {
-                let again = victim.answer(request, Duration::from_secs(5));
-                if again.is_none_or(|answer| answer.outcome.is_err()) {
-                    return Err(format!("what was dropped is not sent once more: {again:?}"));
+        let limit = if row == Row::Between { LIMIT } else { self.patience(row) };
+        match heard(victim, request, limit) {
+            Some(Err(why)) => Ok(Seen::At(count, why)),
+            Some(Ok(())) if row == Row::Changed => Ok(Seen::Done),
+            done => {
+                if done.is_none() {
+                    let again = victim.answer(request, Duration::from_secs(5));
+                    if again.is_none_or(|answer| answer.outcome.is_err()) {
+                        return Err(format!("what was dropped is not sent once more: {again:?}"));
+                    }
                 }
                 self.quiet = Some(self.media()?);
                 Ok(Seen::Dropped)
@@ -184,7 +193,7 @@ impl Siege {
 
 /// A packet with another payload and number, and the network's checksum made anew. The tag behind a
 /// sealed payload is left as it was: nobody on the way can make another.
-fn remade(
+pub(super) fn remade(
     datagram: &[u8],
     victim: &End,
     later: u32,

@@ -234,6 +234,30 @@ pub(super) const TEST: &[Stage] = &[
         Action::Command(&["target/test-fast/shared", "--rounds=6"]),
     ),
     built(
+        "shared-lossy",
+        "the same on a network that loses, doubles and delays datagrams",
+        10,
+        Action::Command(&[
+            "env",
+            "OUTBOARD_FAULTS=loss=2,double=1,delay=5:3",
+            "target/test-fast/shared",
+            "--only=hosts",
+            "--only=killed",
+            "--cache=none",
+        ]),
+    ),
+    built(
+        "shared-frames",
+        "the same in frames of 1,500 and of 9,000 bytes",
+        10,
+        Action::Command(&[
+            "sh",
+            "-c",
+            "for mtu in 1500 9000; do OUTBOARD_MTU=$mtu target/test-fast/shared --only=hosts \
+                 --only=killed --cache=none --rounds=2 || exit 1; done",
+        ]),
+    ),
+    built(
         "attacks",
         "attacks on a cluster's processes over its network, and what is no packet at all",
         10,

@@ -250,6 +250,21 @@ fn pages_of_an_earlier_life_come_back_if_nobody_had_the_file_since() {
     }
 }
 
+/// A session that is back waits until the server has heard so, and not for a beat. (Each process
+/// that used a volume past the kernel waited for up to a second as it began.)
+#[test]
+fn a_session_that_is_back_waits_for_no_beat() {
+    let (mut rig, one, _) = two();
+    rig.pass(Duration::from_millis(300));
+    let (host, begun) = (one.clone(), rig.world.time());
+    rig.wait(one.peer(), async move {
+        host.client.is_back(host.session);
+        host.open(b"f", 0).await.unwrap();
+    });
+    let waited = rig.world.time().since(begun);
+    assert!(waited < Duration::from_millis(200), "{waited:?}");
+}
+
 /// A full node: the program hears so, and what was taken of the write does not show later.
 #[test]
 fn what_did_not_fit_does_not_show_when_the_file_grows() {

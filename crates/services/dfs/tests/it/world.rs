@@ -653,11 +653,13 @@ impl Rig {
         for (number, client) in clients {
             let me = Peer::Client(number);
             let beat = self.beats.get_mut(&number).unwrap();
-            if now >= *beat {
-                *beat = now.after(Duration::from_secs(1));
+            if now >= *beat || client.has_errands() {
                 for work in client.take_work() {
                     spawn(me, work);
                 }
+            }
+            if now >= *beat {
+                *beat = now.after(Duration::from_secs(1));
                 let client = Arc::clone(&client);
                 spawn(me, async move { client.beat().await });
             }
