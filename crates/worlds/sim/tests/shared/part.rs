@@ -1,7 +1,7 @@
 //! One process of a cluster: its conversations, what it is, the futures it runs, and a clock that
 //! is nobody else's.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
@@ -13,9 +13,11 @@ use std::time::Duration;
 use outboard_base::planted::Fault;
 use outboard_base::task::{Spawn, Work};
 use outboard_base::{Errno, Time, Timestamp};
+use outboard_cluster::coordinator::Keeper;
 use outboard_dfs::Dfs;
 use outboard_flow::{Conversations, Given, Target};
 use outboard_kv::mem::MemKv;
+use outboard_kvfs::Kvfs;
 use outboard_medium::mem::MemMedium;
 use outboard_meta::Meta;
 use outboard_node::{Node, NodeTarget};
@@ -27,11 +29,13 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
 use crate::front::Serves;
+use crate::member::{MemShelf, Member};
 use crate::twice::{Change, Twice};
 
 pub(crate) type Net = Conversations<Takes>;
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Twice>;
 pub(crate) type Client = Dfs<Twice>;
+pub(crate) type Files = Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>;
 
 /// Unix time when the world begins, milliseconds.
 const WALL: u64 = 1_700_000_000_000;
@@ -55,6 +59,14 @@ pub(crate) enum Planted {
     Boot,
     /// The server does not say of files what it may have forgotten with its power.
     Forgets,
+    /// The coordinator answers what is not durable.
+    Lazy,
+    /// The server does not hear where nodes are.
+    Unlooked,
+    /// A server does not ask in which store the volume is.
+    Unbound,
+    /// Parts end when the coordinator does not answer.
+    Mortal,
 }
 
 /// Takes requests if it is a node.
@@ -189,6 +201,9 @@ pub(crate) enum Role {
     Server(Server),
     /// With what it does for a host that has a cache.
     Client(Arc<Client>, Option<Serves>),
+    Coordinator(Rc<Keeper<MemShelf>>),
+    /// A server that is not known yet, and has opened no store.
+    Waits,
 }
 
 /// A process that lives.
@@ -199,6 +214,11 @@ pub(crate) struct Process {
     pub(crate) net: Net,
     twice: Twice,
     pub(crate) role: Role,
+    /// The server, once it serves.
+    pub(crate) serves: Rc<OnceCell<Server>>,
+    /// How it is known at a coordinator, if there is one, and whether it serves already.
+    pub(crate) member: Option<Member>,
+    pub(crate) is_in: bool,
     pub(crate) tasks: Executor,
     planted: Option<Planted>,
     /// Calls are printed.
@@ -222,8 +242,8 @@ impl Process {
     ) -> Process {
         let (tasks, has_heard) = (Executor::default(), Rc::default());
         let soon = net_now(&net).after(PAUSE);
-        let tidies =
-            Rc::new(Cell::new(if matches!(role, Role::Client(..)) { NEVER } else { soon }));
+        let keeps_house = matches!(role, Role::Node(_) | Role::Server(_));
+        let tidies = Rc::new(Cell::new(if keeps_house { soon } else { NEVER }));
         let beats = if matches!(role, Role::Client(..)) { soon } else { NEVER };
         Process {
             me,
@@ -232,6 +252,9 @@ impl Process {
             net,
             twice,
             role,
+            serves: Rc::default(),
+            member: None,
+            is_in: true,
             tasks,
             planted,
             tells: false,
@@ -240,6 +263,24 @@ impl Process {
             has_heard,
             is_busy: false,
         }
+    }
+
+    /// It is to be known before it serves.
+    pub(crate) fn joins(&mut self, (member, keeps): (Member, Work)) {
+        self.member = Some(member);
+        self.is_in = false;
+        self.tidies.set(NEVER);
+        self.tasks.spawn(keeps);
+    }
+
+    /// It serves from now on.
+    pub(crate) fn enters(&mut self, role: Role) {
+        if let Role::Server(meta) = &role {
+            let _was_empty = self.serves.set(meta.clone());
+        }
+        self.role = role;
+        self.is_in = true;
+        self.tidies.set(net_now(&self.net).after(PAUSE));
     }
 
     /// It runs at a time of the world, for so many polls; what it sends.
@@ -274,6 +315,11 @@ impl Process {
         out
     }
 
+    /// What its part asks by.
+    pub(crate) fn asks(&self) -> Twice {
+        self.twice.clone()
+    }
+
     /// What it has asked of nodes since it ran last.
     pub(crate) fn changes(&self) -> Vec<Change> {
         self.twice.take()
@@ -303,13 +349,20 @@ impl Process {
     /// When it has something to do, of the world's time.
     pub(crate) fn wakes(&self) -> Time {
         let serves = self.serves().map_or(NEVER, Serves::wakes);
-        let own = self.tidies.get().min(self.beats).min(serves);
+        let ends = match &self.role {
+            Role::Coordinator(keeper) => keeper.deadline().unwrap_or(NEVER),
+            _ => NEVER,
+        };
+        let own = self.tidies.get().min(self.beats).min(serves).min(ends);
         let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
         if next == NEVER { NEVER } else { self.clock.when(next) }
     }
 
     fn take_calls(&mut self, wall: u64) {
-        while let Some(incoming) = self.net.take_call() {
+        // Nobody's are answered before.
+        while self.is_in
+            && let Some(incoming) = self.net.take_call()
+        {
             let Ok(call) = Call::decode(&incoming.call) else { continue };
             let (role, net, planted) = (self.role.clone(), self.net.clone(), self.planted);
             let has_heard = Rc::clone(&self.has_heard);
@@ -343,6 +396,8 @@ impl Process {
                         Reply::Done
                     }
                     Role::Client(dfs, _) => dfs.incoming(call).await,
+                    Role::Coordinator(keeper) => keeper.call(from, call, net_now(&net)),
+                    Role::Waits => return,
                 };
                 has_heard.set(true);
                 if tells {
@@ -361,6 +416,11 @@ impl Process {
     fn tend(&mut self, now: Time, wall: u64) {
         let role = self.role.clone();
         match &role {
+            _ if !self.is_in => {}
+            Role::Waits => unreachable!("it is not in"),
+            Role::Coordinator(keeper) => {
+                keeper.tend(now);
+            }
             Role::Node(node) => {
                 let begun = Begun::default();
                 node.tend(&self.net, &begun);
