@@ -48,8 +48,8 @@ pub trait Coordinator {
     /// `EIO`.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Entry>>>;
 
-    /// Makes an entry where `version` is none, else changes the one of this version. `stays`: it
-    /// does not go with the session. What is made so and what is changed keeps its kind.
+    /// Makes an entry where `version` is none, else puts it in the place of that of this version, at
+    /// once: nobody finds none there. `stays`: it does not go with the session.
     ///
     /// # Errors
     /// `EEXIST` if there is one, `ENOENT` if there is none, `ESTALE` if its version is another,

@@ -166,6 +166,7 @@ impl<C: Coordinator> Registrar<C> {
 
     async fn has_name(&self, all: &[Entry]) -> Result<Option<Refusal>> {
         let (name, own) = (self.claim.name.as_str(), self.claim.value());
+        let mut replaced = None;
         if let Some(entry) = of_name(all, name) {
             if entry.value == own {
                 return Ok(None);
@@ -176,12 +177,12 @@ impl<C: Coordinator> Registrar<C> {
                 Some((place, _)) if place != self.claim.place && !takes_over => {
                     return Ok(Some(Refusal::Taken(place.to_owned())));
                 }
-                // This part's life before, or nothing that a part has said. It would go with that
-                // one's session: it is not changed, but made anew.
-                _ => self.coordinator.remove(name, entry.version).await?,
+                // This part's life before, or nothing that a part has said. It goes with another
+                // session: it is replaced, in one change, or somebody else could be in between.
+                _ => replaced = Some(entry.version),
             }
         }
-        match self.coordinator.put(name, &own, None, false).await {
+        match self.coordinator.put(name, &own, replaced, false).await {
             Err(Errno::EEXIST) => Err(Errno::EAGAIN),
             put => put.map(|()| None),
         }

@@ -205,8 +205,8 @@ fn equal_seeds_give_equal_runs() {
 /// Seeds until a fault counts as not found.
 const WITHIN: u64 = 400;
 
-/// One of some seeds fails with this fault, and not without. The search begins at one that did, so it is one walk
-/// until the walks change, and then goes on.
+/// One of some seeds fails with this fault, and not without. The search begins at one that did, so
+/// it is one walk until the walks change, and then goes on.
 fn is_found(planted: Planted, way: Way, from: u64) {
     let way = Way { planted: Some(planted), ..way };
     let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| walk(*seed, way))).is_err();
