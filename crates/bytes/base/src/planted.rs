@@ -67,6 +67,8 @@ pub enum Fault {
     Few,
     /// What a node finds damaged of a copy stays so.
     Rotten,
+    /// A part that finds its name taken at another place takes it over.
+    Name,
 }
 
 thread_local! {

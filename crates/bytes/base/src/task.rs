@@ -2,7 +2,8 @@
 //!
 //! Each exists once: [`Mutex`] for what is done one at a time (and the leader of a group commit),
 //! [`RangeLocks`] for bytes of files, [`WaitList`] for anything else that is waited for,
-//! [`Recurring`] for what is done again and again, [`join_all`] and its kin for work side by side, [`poll_once`] and [`run`] for who polls by hand.
+//! [`Recurring`] for what is done again and again,
+//! [`join_all`] and its kin for work side by side, [`poll_once`] and [`run`] for who polls by hand.
 //! None reads a clock or knows a thread; who sleeps, and is woken by a waker, is a world's.
 
 mod join;

@@ -8,19 +8,26 @@
 //! the parts that know each other work on.
 //!
 //! [`Table`] is the state of one, without I/O: that of the coordinator process, and of the twin in
-//! memory. [`Registrar`] is how a part uses any.
+//! memory. [`Keeper`] is what that process answers, [`Remote`] a part's way to it. [`Registrar`] is
+//! how a part uses any, and [`Known`] how it keeps that up.
 
 pub mod conformance;
+mod keeper;
+mod known;
 #[cfg(test)]
 mod memory;
 mod registrar;
+mod remote;
 mod table;
 #[cfg(test)]
 mod tests;
 
 use outboard_base::Result;
 
-pub use registrar::{Claim, Refusal, Registrar, Step, cluster_of};
+pub use keeper::{Keeper, Shelf, TERM};
+pub use known::{Known, Standing};
+pub use registrar::{Claim, Refusal, Registrar, Step, VOLUME, cluster_of};
+pub use remote::{COORDINATOR, Remote};
 pub use table::{Entry, Kept, Table};
 
 /// A coordinator, as one part of a cluster reaches it, with the part's session.
@@ -41,8 +48,8 @@ pub trait Coordinator {
     /// `EIO`.
     fn list(&self, prefix: &str) -> impl Future<Output = Result<Vec<Entry>>>;
 
-    /// Makes an entry where `version` is none, else changes the one of this version. `stays`: it
-    /// does not go with the session. What is made so and what is changed keeps its kind.
+    /// Makes an entry where `version` is none, else puts it in the place of that of this version,
+    /// at once: nobody finds none there. `stays`: it does not go with the session.
     ///
     /// # Errors
     /// `EEXIST` if there is one, `ENOENT` if there is none, `ESTALE` if its version is another,

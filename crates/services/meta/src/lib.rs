@@ -60,7 +60,7 @@ use outboard_medium::Medium;
 use outboard_wire::shared::call::{Call, Reply};
 use outboard_wire::shared::{Coordinate, Peer};
 
-pub use maps::{Made, made_with, nodes_in_use};
+pub use maps::{Made, identity, made_with, nodes_in_use};
 pub use newest::count_beyond_nodes;
 pub use tending::Tending;
 

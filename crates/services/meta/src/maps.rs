@@ -5,6 +5,7 @@
 //! note "moved"                                   value: the map that all files lie by u32 | bytes
 //!                                                a second that are moved at most u64
 //! note "first"                                   the cluster's number u64 | node u16 ...
+//! note "identity"                              what names the store, among all there are
 //! note "out"                                     nodes that the server has taken out, as they were
 //!                                                away for long: node u16 ...
 //! ```
@@ -34,6 +35,7 @@ const PREFIX: &[u8] = b"map";
 const MOVED: &[u8] = b"moved";
 const OUT: &[u8] = b"out";
 const FIRST: &[u8] = b"first";
+const IDENTITY: &[u8] = b"identity";
 /// Of the notes of maps one is written at a time, under this number among the locks of notes.
 const LOCK: Ino = Ino(u64::MAX - 1);
 /// Inodes looked at at a time.
@@ -85,6 +87,23 @@ pub(crate) async fn read_notes<K: Kv, M: Medium>(
         maps.out = nodes.iter().copied().map(u16::from_le_bytes).collect();
     }
     Ok(maps)
+}
+
+/// What names a store, in the store: made once, of the number that is drawn.
+///
+/// # Errors
+/// What the store says, or who draws; `EUCLEAN` if it is none of a server's.
+pub async fn identity<K: Kv, M: Medium>(
+    kvfs: &Kvfs<K, M>,
+    draw: impl FnOnce() -> Result<u64>,
+) -> Result<String> {
+    let notes = kvfs.notes(IDENTITY, None).await?;
+    if let Some((_, value)) = notes.into_iter().find(|(name, _)| name == IDENTITY) {
+        return String::from_utf8(value).map_err(|_| Errno::EUCLEAN);
+    }
+    let made = format!("{:016x}", draw()?);
+    kvfs.note(IDENTITY, Some(made.as_bytes())).await?;
+    Ok(made)
 }
 
 /// What a volume is of, by its notes.

@@ -5,27 +5,21 @@
 //! DIR/state   JSON: the last number given, and every entry
 //! ```
 //!
-//! A change is in a new file, synced and renamed over the old one, before it is answered. There are
-//! few: parts that come and go. Beats change nothing on disk; what is found at a start has a whole
-//! term before it.
+//! A change is in a new file, synced and renamed over the old one, before it is answered.
 
-use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use outboard_base::task::Spawn;
 use outboard_base::{Errno, Result, Time};
-use outboard_cluster::coordinator::{Kept, Table};
+use outboard_cluster::coordinator::{Keeper, Kept, Shelf, TERM, Table};
 use outboard_fabric::runtime::{Replying, Role};
 use outboard_os::clock;
 use outboard_wire::shared::Peer;
-use outboard_wire::shared::call::{Call, Entry, Reply};
+use outboard_wire::shared::call::Call;
 use serde::{Deserialize, Serialize};
 
-/// How long a session goes on after a beat.
-const TERM: Duration = Duration::from_secs(6);
 /// The format of the file.
 const FORMAT: u32 = 1;
 
@@ -46,19 +40,18 @@ struct One {
     session: u64,
 }
 
-/// A table in a directory.
-pub struct Keeper {
+/// A directory with a coordinator's table, which this process has.
+pub struct Directory {
     dir: PathBuf,
-    table: RefCell<Table>,
     _lock: File,
 }
 
-impl Keeper {
-    /// Opens what is in a directory, which is there; nothing: an empty table.
+impl Directory {
+    /// Opens one, which is there, with the table in it; nothing: an empty table.
     ///
     /// # Errors
     /// Of the file system; `InvalidData` if the file is none of a coordinator.
-    pub fn open(dir: &Path, now: Time) -> io::Result<Keeper> {
+    pub fn open(dir: &Path, now: Time) -> io::Result<Keeper<Directory>> {
         let mut options = OpenOptions::new();
         let lock = options.read(true).write(true).create(true).truncate(false);
         let lock = lock.open(dir.join("lock"))?;
@@ -69,7 +62,7 @@ impl Keeper {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Table::new(TERM),
             Err(error) => return Err(error),
         };
-        Ok(Keeper { dir: dir.to_owned(), table: RefCell::new(table), _lock: lock })
+        Ok(Keeper::new(table, Directory { dir: dir.to_owned(), _lock: lock }))
     }
 
     fn save(&self, table: &Table) -> io::Result<()> {
@@ -88,51 +81,15 @@ impl Keeper {
         std::fs::rename(&draft, self.dir.join("state"))?;
         File::open(&self.dir)?.sync_all()
     }
+}
 
-    /// Makes a change durable, then does it.
-    fn change<T>(&self, change: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
-        let mut next = self.table.borrow().clone();
-        let done = change(&mut next)?;
-        if let Err(error) = self.save(&next) {
+impl Shelf for Directory {
+    fn keep(&self, table: &Table) -> Result<()> {
+        self.save(table).map_err(|error| {
             let dir = self.dir.display();
-            tracing::error!(%error, %dir, "a change is not kept: it is refused");
-            return Err(Errno::EIO);
-        }
-        *self.table.borrow_mut() = next;
-        Ok(done)
-    }
-
-    fn answer(&self, call: Call, now: Time) -> Result<Reply> {
-        Ok(match call {
-            Call::Beat { session: 0 } => Reply::Number(self.change(|table| table.beat(0, now))?),
-            Call::Beat { session } => Reply::Number(self.table.borrow_mut().beat(session, now)?),
-            Call::List { prefix } => {
-                // Nobody sees what an ended session had put there.
-                self.table.borrow_mut().expire(now);
-                let all = self.table.borrow().list(&prefix).into_iter();
-                let entry = |one: outboard_cluster::coordinator::Entry| Entry {
-                    name: one.name,
-                    value: one.value,
-                    version: one.version,
-                    session: u64::from(one.passes),
-                };
-                Reply::Entries(all.map(entry).collect())
-            }
-            Call::Put { name, value, version, session } => {
-                let put = |table: &mut Table| table.put(&name, &value, version, session, now);
-                Reply::Number(self.change(put)?)
-            }
-            Call::Remove { name, version } => {
-                self.change(|table| table.remove(&name, version))?;
-                Reply::Done
-            }
-            _ => return Err(Errno::ENOSYS),
+            tracing::error!(%error, %dir, "which parts there are is not kept: a change is refused");
+            Errno::EIO
         })
-    }
-
-    fn status(&self) -> String {
-        let (entries, sessions) = self.table.borrow().counts();
-        format!("{{\"entries\":{entries},\"sessions\":{sessions}}}")
     }
 }
 
@@ -152,48 +109,19 @@ fn read(text: &str, now: Time) -> io::Result<Table> {
 }
 
 /// The coordinator on its thread.
-pub struct CoordinatorRole {
-    keeper: Keeper,
-    deadline: Cell<Option<Time>>,
-}
-
-impl CoordinatorRole {
-    /// Of what is kept.
-    #[must_use]
-    pub fn new(keeper: Keeper) -> CoordinatorRole {
-        let deadline = Cell::new(keeper.table.borrow().deadline());
-        CoordinatorRole { keeper, deadline }
-    }
-}
+pub struct CoordinatorRole(pub Keeper<Directory>);
 
 impl Role for CoordinatorRole {
     fn call(&self, from: Peer, call: Call) -> Replying {
-        let reply = match (from, call) {
-            (_, Call::Status) => Reply::Text(self.keeper.status()),
-            (Peer::Server(_) | Peer::Node(_), call) => {
-                self.keeper.answer(call, clock::now()).unwrap_or_else(Reply::Failed)
-            }
-            _ => Reply::Failed(Errno::EPERM),
-        };
-        self.deadline.set(self.keeper.table.borrow().deadline());
-        Box::pin(std::future::ready(reply))
+        Box::pin(std::future::ready(self.0.call(from, call, clock::now())))
     }
 
     fn tend(&self, now: Time, _: &dyn Spawn) -> usize {
-        if self.deadline.get().is_none_or(|deadline| now < deadline) {
-            return 0;
-        }
-        let went = self.keeper.table.borrow_mut().expire(now);
-        // What is found at the next start has a term before it: nothing is lost by an old file.
-        if went && let Err(error) = self.keeper.save(&self.keeper.table.borrow()) {
-            tracing::warn!(%error, "it is not noted which sessions are over");
-        }
-        self.deadline.set(self.keeper.table.borrow().deadline());
-        usize::from(went)
+        usize::from(self.0.tend(now))
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.deadline.get()
+        self.0.deadline()
     }
 }
 
@@ -201,30 +129,38 @@ impl Role for CoordinatorRole {
 mod tests {
     use std::net::SocketAddrV4;
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use outboard_base::task::run;
     use outboard_cluster::coordinator::{Coordinator, conformance};
     use outboard_flow::{Gone, Net};
+    use outboard_wire::shared::call::Reply;
     use outboard_wire::shared::{Answer, Heads};
 
     use super::*;
     use crate::Way;
 
+    const PART: Peer = Peer::Node(1);
+
     fn put(name: &str, version: Option<u64>, session: u64) -> Call {
         Call::Put { name: name.into(), value: "v".into(), version, session }
     }
 
+    fn list() -> Call {
+        Call::List { prefix: String::new() }
+    }
+
     /// A part's end of a network in which time is what the test says.
-    struct Line(Arc<Mutex<(Keeper, Time)>>);
+    struct Line(Arc<Mutex<(Keeper<Directory>, Time)>>);
 
     impl Net for Line {
         fn know(&self, _: Peer, _: SocketAddrV4) {}
 
         async fn call(&self, _: Peer, call: Vec<u8>) -> std::result::Result<Vec<u8>, Gone> {
             let world = self.0.lock().unwrap();
-            let answer = world.0.answer(Call::decode(&call).unwrap(), world.1);
+            let answer = world.0.call(PART, Call::decode(&call).unwrap(), world.1);
             let mut bytes = Vec::new();
-            answer.unwrap_or_else(Reply::Failed).encode(&mut bytes);
+            answer.encode(&mut bytes);
             Ok(bytes)
         }
 
@@ -254,7 +190,7 @@ mod tests {
     #[test]
     fn the_process_passes() {
         let dir = tempfile::tempdir().unwrap();
-        let world = (Keeper::open(dir.path(), Time(1)).unwrap(), Time(1));
+        let world = (Directory::open(dir.path(), Time(1)).unwrap(), Time(1));
         let world = Arc::new(Mutex::new(world));
         let way = || Way::own(Line(Arc::clone(&world)));
         let (one, other) = (way(), way());
@@ -268,34 +204,37 @@ mod tests {
         assert_eq!(run(other.beat()), Err(Errno::ENOTCONN));
     }
 
-    fn numbered(reply: Result<Reply>) -> u64 {
-        let Ok(Reply::Number(number)) = reply else { panic!("{reply:?}") };
+    fn numbered(reply: Reply) -> u64 {
+        let Reply::Number(number) = reply else { panic!("{reply:?}") };
         number
     }
 
     #[test]
     fn what_was_answered_is_there_after_a_kill() {
         let dir = tempfile::tempdir().unwrap();
-        let keeper = Keeper::open(dir.path(), Time(1)).unwrap();
-        let session = numbered(keeper.answer(Call::Beat { session: 0 }, Time(1)));
-        let stays = numbered(keeper.answer(put("a", None, 0), Time(1)));
-        numbered(keeper.answer(put("b", None, session), Time(1)));
-        numbered(keeper.answer(put("c", None, 0), Time(1)));
+        let keeper = Directory::open(dir.path(), Time(1)).unwrap();
+        let session = numbered(keeper.call(PART, Call::Beat { session: 0 }, Time(1)));
+        let stays = numbered(keeper.call(PART, put("a", None, 0), Time(1)));
+        numbered(keeper.call(PART, put("b", None, session), Time(1)));
+        numbered(keeper.call(PART, put("c", None, 0), Time(1)));
         let gone = Call::Remove { name: "c".into(), version: stays + 2 };
-        assert_eq!(keeper.answer(gone, Time(1)), Ok(Reply::Done));
-        let all = keeper.table.borrow().list("");
+        assert_eq!(keeper.call(PART, gone, Time(1)), Reply::Done);
+        let all = keeper.call(PART, list(), Time(1));
         // A draft that was cut is not looked at.
         std::fs::write(dir.path().join("state.new"), "{").unwrap();
         drop(keeper);
         let later = Time(1).after(TERM * 2);
-        let keeper = Keeper::open(dir.path(), later).unwrap();
-        assert_eq!(keeper.table.borrow().list(""), all);
-        assert_eq!(keeper.answer(Call::Beat { session }, later), Ok(Reply::Number(session)));
-        let next = numbered(keeper.answer(Call::Beat { session: 0 }, later));
+        let keeper = Directory::open(dir.path(), later).unwrap();
+        assert_eq!(keeper.call(PART, list(), later), all);
+        assert_eq!(keeper.call(PART, Call::Beat { session }, later), Reply::Number(session));
+        let next = numbered(keeper.call(PART, Call::Beat { session: 0 }, later));
         assert!(next > stays + 2, "no number is given twice");
         let over = later.after(TERM);
-        assert_eq!(keeper.answer(put("d", None, session), over), Err(Errno::ENOTCONN));
-        assert_eq!(keeper.answer(Call::Renew, over), Err(Errno::ENOSYS));
+        assert_eq!(
+            keeper.call(PART, put("d", None, session), over),
+            Reply::Failed(Errno::ENOTCONN)
+        );
+        assert_eq!(keeper.call(PART, Call::Renew, over), Reply::Failed(Errno::ENOSYS));
     }
 
     #[test]
@@ -304,18 +243,18 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         for wrong in ["", "{}", "{\"format\":2,\"last\":0,\"entries\":[]}", "nonsense"] {
             std::fs::write(other.path().join("state"), wrong).unwrap();
-            let words = Keeper::open(other.path(), Time(1)).err().unwrap().to_string();
+            let words = Directory::open(other.path(), Time(1)).err().unwrap().to_string();
             assert!(words.contains("its state is none"), "{words}");
         }
-        let _keeper = Keeper::open(dir.path(), Time(1)).unwrap();
-        let words = Keeper::open(dir.path(), Time(1)).err().unwrap().to_string();
+        let _keeper = Directory::open(dir.path(), Time(1)).unwrap();
+        let words = Directory::open(dir.path(), Time(1)).err().unwrap().to_string();
         assert!(words.contains("another coordinator"), "{words}");
     }
 
     #[test]
     fn only_parts_of_the_cluster_are_answered() {
         let dir = tempfile::tempdir().unwrap();
-        let role = CoordinatorRole::new(Keeper::open(dir.path(), clock::now()).unwrap());
+        let role = CoordinatorRole(Directory::open(dir.path(), clock::now()).unwrap());
         let ask = |from, call| outboard_base::task::run(role.call(from, call));
         let refused = Reply::Failed(Errno::EPERM);
         assert_eq!(ask(Peer::Client(0), Call::Beat { session: 0 }), refused);

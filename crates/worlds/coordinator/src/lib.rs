@@ -1,37 +1,33 @@
-//! Which parts of a cluster there are: the coordinator as a process of its own, an ensemble of
-//! ZooKeeper in its place, and how a part keeps itself known at either.
+//! Which parts of a cluster there are: the coordinator as a process of its own, and an ensemble of
+//! ZooKeeper in its place.
 //!
 //! ```text
 //! keeper     the coordinator's process: its table, in a directory, behind calls
-//! remote     a part's way to it
 //! zookeeper  a part's way to an ensemble, by a feature
-//! known      a part that keeps itself known, and hears which others there are
 //! ```
 //!
-//! The port and what it promises are `outboard_cluster::coordinator`; the page is
-//! `docs/internals/coordinator.md`.
+//! The port, what answers it and how a part keeps itself known: `outboard_cluster::coordinator`.
+//! The page is `docs/internals/coordinator.md`.
 
 #![forbid(unsafe_code)]
 
 mod keeper;
-mod known;
-mod remote;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
 use outboard_base::Result;
-use outboard_cluster::coordinator::{Coordinator, Entry};
+use outboard_cluster::coordinator::{Coordinator, Entry, Remote};
 use outboard_flow::Net;
 
-pub use keeper::{CoordinatorRole, Keeper};
-pub use known::{Known, Standing};
-pub use outboard_cluster::coordinator::{Claim, Refusal, cluster_of};
-pub use remote::COORDINATOR;
+pub use keeper::{CoordinatorRole, Directory};
+pub use outboard_cluster::coordinator::{
+    COORDINATOR, Claim, Known, Refusal, Standing, VOLUME, cluster_of,
+};
 
 /// A part's way to the coordinator its cluster has.
 pub enum Way<N> {
     /// The process of its own.
-    Own(remote::Remote<N>),
+    Own(Remote<N>),
     /// An ensemble.
     #[cfg(feature = "zookeeper")]
     ZooKeeper(zookeeper::ZooKeeper),
@@ -40,7 +36,7 @@ pub enum Way<N> {
 impl<N: Net> Way<N> {
     /// To the coordinator that `net` knows.
     pub fn own(net: N) -> Way<N> {
-        Way::Own(remote::Remote::new(net))
+        Way::Own(Remote::new(net))
     }
 
     /// To the ensemble of these servers, as in `zookeeper://HOST:PORT,HOST:PORT/PATH`.

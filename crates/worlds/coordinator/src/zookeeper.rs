@@ -5,8 +5,9 @@
 //! ```
 //!
 //! The library keeps the session up by itself, and goes over to another server of the ensemble
-//! where one dies. A version is the number of the transaction that changed the entry last:
-//! ZooKeeper's own begin anew with each entry.
+//! where one dies. What is put in the place of an entry is made in the transaction that deletes
+//! that one: whose an ephemeral one is does not change. A version is the number of the transaction that
+//! changed the entry last: ZooKeeper's own begin anew with each entry.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -116,15 +117,18 @@ impl Coordinator for ZooKeeper {
 
     async fn put(&self, name: &str, value: &str, version: Option<u64>, stays: bool) -> Result<()> {
         let (client, path) = (self.client()?, self.path(name));
+        let mode = if stays { CreateMode::Persistent } else { CreateMode::Ephemeral };
+        let options = mode.with_acls(Acls::anyone_all());
         let Some(version) = version else {
-            let mode = if stays { CreateMode::Persistent } else { CreateMode::Ephemeral };
-            let options = mode.with_acls(Acls::anyone_all());
             let made = client.create(&path, value.as_bytes(), &options).await;
             return made.map(drop).map_err(|error| errno(&error));
         };
         let stat = ZooKeeper::found(&client, &path, version).await?;
-        let set = client.set_data(&path, value.as_bytes(), Some(stat.version)).await;
-        set.map(drop).map_err(|error| errno(&error))
+        let mut both = client.new_multi_writer();
+        let added = both.add_delete(&path, Some(stat.version));
+        let added = added.and_then(|()| both.add_create(&path, value.as_bytes(), &options));
+        added.map_err(|error| errno(&error))?;
+        both.commit().await.map(drop).map_err(|error| errno(&error.into()))
     }
 
     async fn remove(&self, name: &str, version: u64) -> Result<()> {

@@ -3,7 +3,6 @@
 //! A node serves without being known, too: a coordinator that does not answer changes nothing about
 //! files. A server waits: two of them on one volume is what it must not come to.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use outboard_base::task::Spawn;
 use outboard_base::{Errno, Result as Done};
-use outboard_coordinator::{COORDINATOR, Claim, Known, Refusal, Standing, Way, cluster_of};
+use outboard_coordinator::{COORDINATOR, Claim, Known, Refusal, Standing, VOLUME, Way, cluster_of};
 use outboard_fabric::runtime::FabricRuntime;
 use outboard_fabric::{Asking, Part, random};
 use outboard_flow::{Net, Target};
@@ -21,16 +20,13 @@ use outboard_kv::Kv;
 use outboard_kvfs::Kvfs;
 use outboard_link::pace;
 use outboard_medium::Medium;
+use outboard_meta::identity;
 use outboard_os::executor::block_on;
 
 use super::description::{Coordinator, Description, Role};
 use super::part::Stop;
 use crate::exit::{Code, Failure};
 
-/// How long a coordinator is given to end the session of who had a name before, and died.
-const TAKEN: Duration = Duration::from_secs(10);
-/// How long a node waits for a coordinator that does not answer.
-const UNHEARD: Duration = Duration::from_secs(4);
 /// How long a part tries to say that it leaves.
 const LEAVE: Duration = Duration::from_secs(2);
 /// How long an ensemble has to answer before anything is started.
@@ -41,9 +37,6 @@ const BIND: Duration = Duration::from_secs(30);
 const SAID_AFTER: Duration = Duration::from_secs(2);
 /// How it says so.
 pub(crate) const WAITS: &str = "waits for the coordinator";
-/// The coordinator's entry of the volume, and the note in the volume.
-const VOLUME: &str = "volume";
-const IDENTITY: &[u8] = b"identity";
 
 /// How an ensemble is named.
 const LOCATION: &str = "zookeeper://HOST:PORT,HOST:PORT/PATH";
@@ -137,22 +130,8 @@ impl<T: Target> Membership<T> {
         stop: &Stop,
     ) -> Result<bool, Failure> {
         let Some(known) = &self.known else { return Ok(true) };
-        let begun = Instant::now();
-        let taken = Cell::new(false);
-        let decided = || match known.standing() {
-            Standing::Unknown => false,
-            Standing::Known => true,
-            Standing::Refused(Refusal::Taken(_)) => {
-                taken.set(true);
-                begun.elapsed() > TAKEN
-            }
-            Standing::Refused(_) => true,
-            Standing::Unheard => {
-                // Two of one number take the conversation from each other.
-                !matches!(self.role, Role::Meta(_)) && !taken.get() && begun.elapsed() > UNHEARD
-            }
-        };
-        part.serve(pace, &|| stop.is_asked() || decided())
+        let waits = matches!(self.role, Role::Meta(_));
+        part.serve(pace, &|| stop.is_asked() || known.is_decided(waits))
             .map_err(|error| Failure::internal(format!("{} cannot start: {error}", self.role)))?;
         match self.refusal() {
             Some(failure) => Err(failure),
@@ -162,9 +141,7 @@ impl<T: Target> Membership<T> {
 
     /// Whether the part is to end, though it was known.
     pub(crate) fn is_refused(&self) -> bool {
-        let standing = self.known.as_ref().map(|known| known.standing());
-        // Anybody on the way may say that the key is not taken.
-        matches!(standing, Some(Standing::Refused(Refusal::Taken(_) | Refusal::Cluster(_))))
+        self.known.as_ref().is_some_and(|known| known.is_refused())
     }
 
     /// Why the part may not be here, in words.
@@ -205,7 +182,7 @@ impl<T: Target> Membership<T> {
         let (known, volume) = (Rc::clone(known), Arc::clone(volume));
         let bound = part.finish(
             async move {
-                let own = identity(&volume).await?;
+                let own = identity(&*volume, || random().map_err(|_| Errno::EIO)).await?;
                 let kept = known.bind(VOLUME, &own).await;
                 Ok(kept == own)
             },
@@ -251,15 +228,4 @@ fn remedy(cluster: &Description, coordinator: &Coordinator) -> String {
             )
         }
     }
-}
-
-/// What names the store, in the store: made once.
-async fn identity<K: Kv, M: Medium>(volume: &Kvfs<K, M>) -> Done<String> {
-    let notes = volume.notes(IDENTITY, None).await?;
-    if let Some((_, value)) = notes.into_iter().find(|(name, _)| name == IDENTITY) {
-        return String::from_utf8(value).map_err(|_| Errno::EUCLEAN);
-    }
-    let made = format!("{:016x}", random().map_err(|_| Errno::EIO)?);
-    volume.note(IDENTITY, Some(made.as_bytes())).await?;
-    Ok(made)
 }

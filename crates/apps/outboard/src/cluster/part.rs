@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outboard_base::task::Spawn;
-use outboard_coordinator::{CoordinatorRole, Keeper};
+use outboard_coordinator::{CoordinatorRole, Directory};
 use outboard_fabric::port::{Port, PortOptions};
 use outboard_fabric::runtime::{FabricRuntime, Identity};
 use outboard_fabric::{Key, NodeRole, Part, faulty, random};
@@ -379,12 +379,12 @@ fn coordinator(cluster: &Description, options: &PartOptions, stop: &Stop) -> Res
     let of_dir = |error: io::Error| failed(role, &format!("use {}", dir.display()), &error);
     let (identity, port) = (identity(cluster, role)?, port(cluster, role, options)?);
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(of_dir)?;
-    let keeper = Keeper::open(&dir, clock::now()).map_err(of_dir)?;
+    let keeper = Directory::open(&dir, clock::now()).map_err(of_dir)?;
     let wakeup = Arc::new(Wakeup::new().map_err(cannot("make a wake event"))?);
     let poller = Rc::new(Poller::new(Arc::clone(&wakeup), None));
     let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, NoTarget);
     let runtime = Rc::new(runtime.map_err(cannot("start"))?);
-    runtime.set_role(Rc::new(CoordinatorRole::new(keeper)));
+    runtime.set_role(Rc::new(CoordinatorRole(keeper)));
     let part = Part::new(Rc::clone(&runtime), Arc::clone(&wakeup)).map_err(cannot("start"))?;
     stop.tells(&wakeup);
     tracing::info!(%role, address = %runtime.local(), pid = std::process::id(), "serving");

@@ -63,7 +63,7 @@ async fn walk<C: Coordinator>(one: &C, other: &C, seed: u64) {
             (Some(known), _) => {
                 let put = who.put(name, &value, Some(known.version), stays).await;
                 assert_eq!(put, Ok(()), "seed {seed}");
-                model.entry(name).and_modify(|(kept, _)| *kept = value);
+                model.insert(name, (value, !stays));
             }
             (None, _) => {
                 assert_eq!(who.put(name, &value, None, stays).await, Ok(()), "seed {seed}");
@@ -84,6 +84,11 @@ async fn sessions<C: Coordinator>(one: &C, other: &C, ends: impl AsyncFnOnce()) 
     assert_eq!(one.put("rule.one", "1", None, false).await, Ok(()));
     assert_eq!(other.put("rule.other", "2", None, false).await, Ok(()));
     assert_eq!(other.put("rule.stays", "3", None, true).await, Ok(()));
+    // What is put in the place of another's goes with who put it.
+    assert_eq!(one.put("rule.over", "4", None, false).await, Ok(()));
+    let over = one.list("rule.over").await.unwrap_or_default();
+    let over = over.first().map(|entry| entry.version);
+    assert_eq!(other.put("rule.over", "5", over, false).await, Ok(()));
     ends().await;
     let all = one.list("rule.").await.unwrap_or_default();
     let names: Vec<&str> = all.iter().map(|entry| entry.name.as_str()).collect();

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cluster    of which cluster all this is; for good
+//! volume     which store has the volume; for good
 //! NAME       a part that is up: where it is, and in which life; goes with its session
 //! ```
 //!
@@ -13,12 +14,15 @@
 
 use std::cell::Cell;
 
+use outboard_base::planted::{Fault, is_planted};
 use outboard_base::{Errno, Result};
 
 use super::{Coordinator, Entry};
 
 /// The entry that says of which cluster a coordinator is.
 const CLUSTER: &str = "cluster";
+/// The entry that says what names the store of its volume.
+pub const VOLUME: &str = "volume";
 
 /// What a part says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,21 +166,23 @@ impl<C: Coordinator> Registrar<C> {
 
     async fn has_name(&self, all: &[Entry]) -> Result<Option<Refusal>> {
         let (name, own) = (self.claim.name.as_str(), self.claim.value());
+        let mut replaced = None;
         if let Some(entry) = of_name(all, name) {
             if entry.value == own {
                 return Ok(None);
             }
             let takes_over = self.claim.takes_over && !self.was_known.get();
+            let takes_over = takes_over || is_planted(Fault::Name);
             match Claim::read(&entry.value) {
                 Some((place, _)) if place != self.claim.place && !takes_over => {
                     return Ok(Some(Refusal::Taken(place.to_owned())));
                 }
-                // This part's life before, or nothing that a part has said. It would go with that
-                // one's session: it is not changed, but made anew.
-                _ => self.coordinator.remove(name, entry.version).await?,
+                // This part's life before, or nothing that a part has said. It goes with another
+                // session: it is replaced, in one change, or somebody else could be in between.
+                _ => replaced = Some(entry.version),
             }
         }
-        match self.coordinator.put(name, &own, None, false).await {
+        match self.coordinator.put(name, &own, replaced, false).await {
             Err(Errno::EEXIST) => Err(Errno::EAGAIN),
             put => put.map(|()| None),
         }

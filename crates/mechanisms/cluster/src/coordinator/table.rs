@@ -105,8 +105,8 @@ impl Table {
         all.map(entry).collect()
     }
 
-    /// Makes an entry where `version` is none, else changes the one of this version, which stays
-    /// whose it is. Its version from now on.
+    /// Makes an entry where `version` is none, else puts it in the place of that of this version.
+    /// It goes with this session; 0: it stays. Its version from now on.
     ///
     /// # Errors
     /// As [`Coordinator::put`](super::Coordinator::put).
@@ -122,14 +122,13 @@ impl Table {
         if session > 0 && !self.sessions.contains_key(&session) {
             return Err(Errno::ENOTCONN);
         }
-        let session = match (self.entries.get(name), version) {
+        match (self.entries.get(name), version) {
             (Some(_), None) => return Err(Errno::EEXIST),
             (None, Some(_)) => return Err(Errno::ENOENT),
             (Some(kept), Some(version)) if kept.version != version => return Err(Errno::ESTALE),
-            (Some(kept), Some(_)) => kept.session,
             (None, None) if self.entries.len() >= MOST => return Err(Errno::ENOSPC),
-            (None, None) => session,
-        };
+            _ => {}
+        }
         let version = self.next();
         self.entries.insert(name.to_owned(), Kept { value: value.to_owned(), version, session });
         Ok(version)

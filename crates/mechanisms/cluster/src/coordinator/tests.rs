@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use outboard_base::task::run;
-use outboard_base::{Errno, Rng, Time};
+use outboard_base::{Errno, Result, Rng, Time};
 
 use super::memory::{Memory, Way};
-use super::{Claim, Coordinator, Refusal, Registrar, Step, Table, conformance};
+use super::{Claim, Coordinator, Entry, Refusal, Registrar, Step, Table, conformance};
 
 const TERM: Duration = Duration::from_secs(6);
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ fn registrar(memory: &Memory, name: &str, place: &str, life: u64) -> Registrar<W
 }
 
 /// One step; whether the part is there.
-fn step(part: &Registrar<Way>) -> outboard_base::Result<Option<Refusal>> {
+fn step(part: &Registrar<Way>) -> Result<Option<Refusal>> {
     Ok(match run(part.step())? {
         Step::There(_) => None,
         Step::Refused(refusal) => Some(refusal),
@@ -130,6 +130,35 @@ fn the_next_life_of_a_part_takes_over_at_once() {
         memory.passes(SECOND);
         assert_eq!(step(&next), Ok(None));
     }
+    assert_eq!(at(&memory, "node.1").as_deref(), Some("10.0.0.3:1 0000000000000002"));
+}
+
+/// A part's way to a coordinator from which nothing may be taken away.
+struct Steady(Way);
+
+impl Coordinator for Steady {
+    async fn beat(&self) -> Result<()> {
+        self.0.beat().await
+    }
+    async fn list(&self, prefix: &str) -> Result<Vec<Entry>> {
+        self.0.list(prefix).await
+    }
+    async fn put(&self, name: &str, value: &str, version: Option<u64>, stays: bool) -> Result<()> {
+        self.0.put(name, value, version, stays).await
+    }
+    async fn remove(&self, name: &str, _: u64) -> Result<()> {
+        panic!("{name} would be free for a moment")
+    }
+}
+
+/// The next life took its entry away, and put it anew: another part that waited for the name at
+/// another place came in between, and had it. (Found by a walk of a simulated cluster.)
+#[test]
+fn a_name_that_is_taken_over_is_free_for_nobody_meanwhile() {
+    let memory = Memory::new(TERM, 5);
+    assert_eq!(step(&registrar(&memory, "node.1", "10.0.0.3:1", 1)), Ok(None));
+    let next = Registrar::new(Steady(memory.way()), claim("node.1", "10.0.0.3:1", 2));
+    assert!(matches!(run(next.step()), Ok(Step::There(_))));
     assert_eq!(at(&memory, "node.1").as_deref(), Some("10.0.0.3:1 0000000000000002"));
 }
 

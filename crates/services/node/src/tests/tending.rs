@@ -25,8 +25,8 @@ impl Spawn for Here {
     }
 }
 
-/// Tends a node with so much in it that scrubs so many bytes a second, each 100 ms for a while; what
-/// it had scrubbed each time, and whether it would go on by itself.
+/// Tends a node with so much in it that scrubs so many bytes a second, each 100 ms for a while;
+/// what it had scrubbed each time, and whether it would go on by itself.
 fn scrubs(strips: u64, scrub: u64, ticks: u32) -> (Vec<u64>, bool) {
     let media = [1, 2].map(|seed| Arc::new(MemMedium::new(seed)));
     let [log, data] = &media;

@@ -16,6 +16,7 @@
 
 mod front;
 mod host;
+mod member;
 mod model;
 mod part;
 mod twice;
@@ -92,6 +93,18 @@ fn moving_stripes(seed: u64) -> Way {
     Way { copies, units: (2, 1), moves: true, harsh, brings, ..Way::default() }
 }
 
+/// With a coordinator: files of one copy, of two, and stripes.
+fn coordinated(seed: u64) -> Way {
+    let way = [usual, copies, stripes][(seed / 2 % 3) as usize](seed);
+    Way { coordinated: true, ..way }
+}
+
+/// What a node has rots here and there, of copies and of stripes.
+fn rotting(seed: u64) -> Way {
+    let way = if seed / 2 % 2 == 0 { copies(seed / 2) } else { stripes(seed / 2) };
+    Way { rots: true, harsh: false, ..way }
+}
+
 #[test]
 fn a_cluster_is_right_and_comes_to_an_end_whatever_breaks() {
     let met: [Met; 6] = [
@@ -127,6 +140,21 @@ fn stripes_are_right_and_are_moved_whatever_breaks() {
 }
 
 #[test]
+fn parts_come_and_go_and_files_are_right_whatever_breaks() {
+    let met: [Met; 3] = [
+        ("moved", |run| run.moved, 10),
+        ("refused", |run| run.refused, 20),
+        ("alone", |run| run.alone, 10),
+    ];
+    all_end_well(coordinated, &[&met[..], &[ASKED]].concat());
+}
+
+#[test]
+fn what_rots_is_read_from_others_and_is_mended() {
+    all_end_well(rotting, &[ASKED, ("rotten", |run| run.rotten, 15)]);
+}
+
+#[test]
 fn one_seed() {
     one(usual);
 }
@@ -152,19 +180,33 @@ fn one_seed_with_stripes_that_moves() {
 }
 
 #[test]
+fn one_seed_that_rots() {
+    one(rotting);
+}
+
+#[test]
+fn one_seed_with_a_coordinator() {
+    one(coordinated);
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
     let way = Way::default();
     for seed in [3, 4, 7] {
         assert_eq!(walk(seed, way), walk(seed, way), "seed {seed}");
     }
     assert_ne!(walk(3, way).trace, walk(5, way).trace);
+    for seed in [2, 3, 4] {
+        let way = coordinated(seed);
+        assert_eq!(walk(seed, way), walk(seed, way), "seed {seed}, with a coordinator");
+    }
 }
 
 /// Seeds until a fault counts as not found.
 const WITHIN: u64 = 400;
 
-/// One of some seeds fails with this fault. The search begins at one that did, so it is one walk
-/// until the walks change, and then goes on.
+/// One of some seeds fails with this fault, and not without. The search begins at one that did, so
+/// it is one walk until the walks change, and then goes on.
 fn is_found(planted: Planted, way: Way, from: u64) {
     let way = Way { planted: Some(planted), ..way };
     let fails = |seed: &u64| catch_unwind(AssertUnwindSafe(|| walk(*seed, way))).is_err();
@@ -172,6 +214,7 @@ fn is_found(planted: Planted, way: Way, from: u64) {
     let found = (from..from + WITHIN).step_by(2).find(fails);
     let seed = found.unwrap_or_else(|| panic!("{planted:?} is not found"));
     println!("{planted:?} is found by seed {seed}");
+    walk(seed, Way { planted: None, ..way });
 }
 
 const CACHED: Way = Way {
@@ -183,6 +226,8 @@ const CACHED: Way = Way {
     units: (0, 0),
     brings: false,
     moves: false,
+    coordinated: false,
+    rots: false,
     tells: false,
 };
 const HARSH: Way = Way { harsh: true, ..CACHED };
@@ -190,6 +235,10 @@ const HARSH: Way = Way { harsh: true, ..CACHED };
 const EXPOSED: Way = Way { cached: None, ..HARSH };
 const COPIED: Way = Way { copies: Some(Strategy::Ring), ..EXPOSED };
 const CODED: Way = Way { copies: Some(Strategy::Parity), units: (3, 1), ..COPIED };
+/// What one of two nodes has rots.
+const ROTTING: Way = Way { rots: true, copies: Some(Strategy::Ring), cached: None, ..CACHED };
+/// With a coordinator.
+const KNOWN: Way = Way { coordinated: true, cached: None, ..CACHED };
 /// No write is small.
 const WHOLE: Way = Way { units: (2, 2), ..CODED };
 
@@ -217,6 +266,12 @@ canaries! {
     rows_that_are_not_read: Planted::Below(Fault::Unread), CODED, from 0,
     stripes_that_end_where_nobody_was_told: Planted::Below(Fault::Untold), WHOLE, from 354,
     stripes_that_too_few_have: Planted::Below(Fault::Few), CODED, from 4,
+    what_rots_stays_so: Planted::Below(Fault::Rotten), ROTTING, from 38,
+    a_name_that_two_have: Planted::Below(Fault::Name), KNOWN, from 2,
+    a_coordinator_that_forgets: Planted::Lazy, KNOWN, from 6,
+    nodes_that_are_not_looked_for: Planted::Unlooked, KNOWN, from 6,
+    a_server_of_another_store: Planted::Unbound, KNOWN, from 10,
+    parts_that_end_with_their_coordinator: Planted::Mortal, KNOWN, from 24,
 }
 
 /// A story ends well, whatever is planted that it is not about; and not without its rules.

@@ -1,7 +1,7 @@
 //! One process of a cluster: its conversations, what it is, the futures it runs, and a clock that
 //! is nobody else's.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::rc::Rc;
@@ -13,9 +13,11 @@ use std::time::Duration;
 use outboard_base::planted::Fault;
 use outboard_base::task::{Spawn, Work};
 use outboard_base::{Errno, Time, Timestamp};
+use outboard_cluster::coordinator::Keeper;
 use outboard_dfs::Dfs;
 use outboard_flow::{Conversations, Given, Target};
 use outboard_kv::mem::MemKv;
+use outboard_kvfs::Kvfs;
 use outboard_medium::mem::MemMedium;
 use outboard_meta::Meta;
 use outboard_node::{Node, NodeTarget};
@@ -27,11 +29,13 @@ use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
 
 use crate::front::Serves;
+use crate::member::{MemShelf, Member};
 use crate::twice::{Change, Twice};
 
 pub(crate) type Net = Conversations<Takes>;
 pub(crate) type Server = Meta<Arc<MemKv>, Arc<MemMedium>, Twice>;
 pub(crate) type Client = Dfs<Twice>;
+pub(crate) type Files = Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>;
 
 /// Unix time when the world begins, milliseconds.
 const WALL: u64 = 1_700_000_000_000;
@@ -50,6 +54,14 @@ pub(crate) enum Planted {
     Boot,
     /// The server does not say of files what it may have forgotten with its power.
     Forgets,
+    /// The coordinator answers what is not durable.
+    Lazy,
+    /// The server does not hear where nodes are.
+    Unlooked,
+    /// A server does not ask in which store the volume is.
+    Unbound,
+    /// Parts end when the coordinator does not answer.
+    Mortal,
 }
 
 /// Takes requests if it is a node.
@@ -184,6 +196,9 @@ pub(crate) enum Role {
     Server(Server),
     /// With what it does for a host that has a cache.
     Client(Arc<Client>, Option<Serves>),
+    Coordinator(Rc<Keeper<MemShelf>>),
+    /// A server that is not known yet, and has opened no store.
+    Waits,
 }
 
 /// The loops that production has.
@@ -191,6 +206,9 @@ enum Tends {
     Node(outboard_node::Tending<Arc<MemMedium>>),
     Server(outboard_meta::Tending<Arc<MemKv>, Arc<MemMedium>, Twice>),
     Client(Rc<outboard_dfs::Tending<Twice>>),
+    Coordinator(Rc<Keeper<MemShelf>>),
+    /// A server that is not known yet.
+    Waits,
 }
 
 impl Tends {
@@ -201,6 +219,8 @@ impl Tends {
             Role::Client(dfs, _) => {
                 Tends::Client(Rc::new(outboard_dfs::Tending::new(Arc::clone(dfs), now)))
             }
+            Role::Coordinator(keeper) => Tends::Coordinator(Rc::clone(keeper)),
+            Role::Waits => Tends::Waits,
         }
     }
 
@@ -209,6 +229,8 @@ impl Tends {
             Tends::Node(node) => node.deadline(),
             Tends::Server(server) => server.deadline(),
             Tends::Client(client) => Some(client.deadline()),
+            Tends::Coordinator(keeper) => keeper.deadline(),
+            Tends::Waits => None,
         }
     }
 }
@@ -221,6 +243,11 @@ pub(crate) struct Process {
     pub(crate) net: Net,
     twice: Twice,
     pub(crate) role: Role,
+    /// The server, once it serves.
+    pub(crate) serves: Rc<OnceCell<Server>>,
+    /// How it is known at a coordinator, if there is one, and whether it serves already.
+    pub(crate) member: Option<Member>,
+    pub(crate) is_in: bool,
     pub(crate) tasks: Executor,
     planted: Option<Planted>,
     /// Calls are printed.
@@ -247,12 +274,32 @@ impl Process {
             net,
             twice,
             role,
+            serves: Rc::default(),
+            member: None,
+            is_in: true,
             tasks,
             planted,
             tells: false,
             tends,
             is_busy: false,
         }
+    }
+
+    /// It is to be known before it serves.
+    pub(crate) fn joins(&mut self, (member, keeps): (Member, Work)) {
+        self.member = Some(member);
+        self.is_in = false;
+        self.tasks.spawn(keeps);
+    }
+
+    /// It serves from now on.
+    pub(crate) fn enters(&mut self, role: Role) {
+        if let Role::Server(meta) = &role {
+            let _was_empty = self.serves.set(meta.clone());
+        }
+        self.tends = Tends::new(&role, net_now(&self.net));
+        self.role = role;
+        self.is_in = true;
     }
 
     /// It runs at a time of the world, for so many polls; what it sends.
@@ -287,6 +334,11 @@ impl Process {
         out
     }
 
+    /// What its part asks by.
+    pub(crate) fn asks(&self) -> Twice {
+        self.twice.clone()
+    }
+
     /// What it has asked of nodes since it ran last.
     pub(crate) fn changes(&self) -> Vec<Change> {
         self.twice.take()
@@ -316,13 +368,17 @@ impl Process {
     /// When it has something to do, of the world's time.
     pub(crate) fn wakes(&self) -> Time {
         let serves = self.serves().map_or(NEVER, Serves::wakes);
-        let own = self.tends.deadline().unwrap_or(NEVER).min(serves);
+        let tends = self.tends.deadline().filter(|_| self.is_in);
+        let own = tends.unwrap_or(NEVER).min(serves);
         let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
         if next == NEVER { NEVER } else { self.clock.when(next) }
     }
 
     fn take_calls(&mut self, wall: u64) {
-        while let Some(incoming) = self.net.take_call() {
+        // Nobody's are answered before.
+        while self.is_in
+            && let Some(incoming) = self.net.take_call()
+        {
             let Ok(call) = Call::decode(&incoming.call) else { continue };
             let (role, net, planted) = (self.role.clone(), self.net.clone(), self.planted);
             let heard = match &self.tends {
@@ -330,8 +386,8 @@ impl Process {
                     node.called(net_now(&net));
                     None
                 }
-                Tends::Server(_) => None,
                 Tends::Client(client) => Some(Rc::clone(client)),
+                Tends::Server(_) | Tends::Coordinator(_) | Tends::Waits => None,
             };
             let (from, token) = (incoming.from, incoming.token);
             let tells = self.tells && !matches!(said(&call), Call::Renew | Call::Keys { .. });
@@ -363,6 +419,8 @@ impl Process {
                         Reply::Done
                     }
                     Role::Client(dfs, _) => dfs.incoming(call).await,
+                    Role::Coordinator(keeper) => keeper.call(from, call, net_now(&net)),
+                    Role::Waits => return,
                 };
                 if let Some(client) = heard {
                     client.has_answered();
@@ -381,6 +439,9 @@ impl Process {
     }
 
     fn tend(&mut self, now: Time) {
+        if !self.is_in {
+            return;
+        }
         if let Role::Client(dfs, None) = &self.role {
             for event in dfs.take_events() {
                 // There is no cache in front: nobody has pages.
@@ -397,6 +458,8 @@ impl Process {
                 done + usize::from(done == 0 && server.rest(&begun))
             }
             Tends::Client(client) => client.tend(now, &begun),
+            Tends::Coordinator(keeper) => usize::from(keeper.tend(now)),
+            Tends::Waits => 0,
         };
         begun.0.into_inner().into_iter().for_each(|work| self.tasks.spawn(work));
     }

@@ -2,6 +2,7 @@
 //! all is healed, and everything must come to an end.
 
 mod choices;
+mod coordinated;
 pub(crate) mod directed;
 mod ending;
 mod faults;
@@ -24,7 +25,7 @@ use crate::host::{Ask, Host, session};
 use crate::model::{File, Losses, Name, Since};
 use crate::part::Planted;
 use crate::way::{Counts, Way};
-use crate::world::{CLIENTS, NODES, SERVER, World};
+use crate::world::{CLIENTS, COORDINATOR, NODES, SERVER, World};
 
 const LANES: usize = 2;
 const FILES: usize = 2;
@@ -80,6 +81,8 @@ pub(crate) struct Walk {
     has_copies: bool,
     /// Nodes come and go.
     moves: bool,
+    /// In the end there is no coordinator.
+    alone: bool,
     /// Those that have lost power, and may lack something since.
     dark: BTreeSet<usize>,
     unkept: [bool; 2],
@@ -122,6 +125,7 @@ impl Walk {
             is_cached,
             has_copies: way.copies.is_some(),
             moves: way.moves,
+            alone: false,
             dark: BTreeSet::new(),
             unkept: [false; 2],
             forgot: [false; 2],
@@ -146,6 +150,7 @@ impl Walk {
 
     /// Files are made, known to be durable, and open at both hosts.
     fn begin(&mut self) {
+        self.world.shelf.is_some().then(|| self.world.start(COORDINATOR));
         for place in NODES.into_iter().chain([SERVER]) {
             self.world.start(place);
         }
@@ -201,6 +206,7 @@ impl Walk {
         while let Some(fault) = self.script.take(self.world.now) {
             self.befall(fault);
         }
+        self.start_again();
         for (host, client) in CLIENTS.into_iter().enumerate() {
             if self.hosts[host].tend(&mut self.world) {
                 let away = Duration::from_millis(50 + self.below(500));
@@ -245,6 +251,8 @@ pub(crate) fn walk(seed: u64, way: Way) -> Counts {
     walk.breaks = true;
     if seed > 0 {
         walk.plan(way.harsh);
+        way.rots.then(|| walk.plan_rot(seed));
+        way.coordinated.then(|| walk.plan_coordinated(seed));
     }
     let end = walk.world.now.after(BREAKS);
     while walk.world.now < end {

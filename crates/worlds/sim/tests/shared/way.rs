@@ -22,6 +22,10 @@ pub(crate) struct Way {
     pub(crate) brings: bool,
     /// Nodes come and go.
     pub(crate) moves: bool,
+    /// A coordinator says which parts there are, and what it meets befalls them, too.
+    pub(crate) coordinated: bool,
+    /// Some of what a node has rots.
+    pub(crate) rots: bool,
     /// What happens is printed.
     pub(crate) tells: bool,
 }
@@ -42,6 +46,13 @@ pub(crate) struct Counts {
     pub(crate) told: u64,
     /// Times that nodes came or went.
     pub(crate) placed: u64,
+    /// Nodes that came back elsewhere, parts that ended as they may not be there, and walks that
+    /// ended without their coordinator.
+    pub(crate) moved: u64,
+    pub(crate) refused: u64,
+    pub(crate) alone: u64,
+    /// Nodes of which something rotted.
+    pub(crate) rotten: u64,
     /// Writes in doubt after a loss of power that a sync then proved.
     pub(crate) proved: u64,
     /// Sizes that the server may have forgotten with its power, of which a sync proved the same.

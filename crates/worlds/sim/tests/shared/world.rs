@@ -1,6 +1,8 @@
 //! The world of a cluster: time, a network that loses and doubles, processes in their places, and
 //! what befalls them.
 
+mod members;
+
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use outboard_base::task::{poll_for, run};
 use outboard_base::{Ino, Time};
+use outboard_cluster::coordinator::COORDINATOR as KEEPER;
 use outboard_codec::mac::derive;
 use outboard_dfs::{Dfs, DfsOptions, Mode, Without};
 use outboard_flow::{Config, Conversations, Keys, Settings};
@@ -25,19 +28,25 @@ use outboard_wire::shared::call::{Call, Layout, Reply};
 use outboard_wire::shared::{Coordinate, Peer, Role as Copy, Strategy};
 
 use crate::front::Front;
-use crate::part::{Client, Clock, Net, Planted, Process, Role, Server, Takes, timestamp};
+use crate::member::{MemShelf, Names};
+use crate::part::{Client, Clock, Files, Net, Planted, Process, Role, Server, Takes, timestamp};
 use crate::twice::{Change, Twice};
 use crate::way::Way;
 
-/// Places of processes: two nodes, a server, two clients; nodes that may come; and a server that
-/// may take the place of the first.
+/// Places of processes: two nodes, a server, two clients; nodes that may come; a server that may
+/// take the place of the first, or have another store; the coordinator, if there is one; and a node
+/// that has another's number.
 pub(crate) const NODES: [usize; 2] = [0, 1];
 pub(crate) const SERVER: usize = 2;
 pub(crate) const CLIENTS: [usize; 2] = [3, 4];
 pub(crate) const SPARE: usize = 5;
 pub(crate) const FOURTH: usize = 6;
 pub(crate) const STANDBY: usize = 7;
-const PLACES: usize = 8;
+pub(crate) const COORDINATOR: usize = 8;
+pub(crate) const IMPOSTOR: usize = 9;
+const PLACES: usize = 10;
+/// Where a part listens, if it was never moved.
+const PORT: u16 = 7000;
 const CLUSTER: u64 = 77;
 const SECRET: [u8; 32] = [9; 32];
 const VOLUME: u32 = 5;
@@ -79,6 +88,8 @@ struct Place {
     clock: Clock,
     disk: Disk,
     lives: u64,
+    /// How often it was moved.
+    moved: u16,
     process: Option<Process>,
     inbox: Vec<(SocketAddrV4, Vec<u8>)>,
     /// When it runs next, and until when it does not.
@@ -109,7 +120,14 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<usize>,
     pub(crate) members: Vec<usize>,
     /// The server's, if its process lives.
-    volume: Option<Arc<Kvfs<Arc<MemKv>, Arc<MemMedium>>>>,
+    volume: Option<Files>,
+    /// What the coordinator has kept, if there is one, and who has had which name.
+    pub(crate) shelf: Option<MemShelf>,
+    names: Names,
+    /// The number of the node that has another's.
+    imitates: usize,
+    /// Processes that have ended by themselves.
+    pub(crate) ended: Vec<usize>,
     mtu: usize,
     sealed: bool,
     pub(crate) is_told: bool,
@@ -124,8 +142,8 @@ fn address(place: usize, port: u16) -> SocketAddrV4 {
 /// Where a node is.
 pub(crate) fn coordinate(node: usize) -> Coordinate {
     Coordinate {
-        address: address(node, 7000).ip().octets(),
-        port: 7000,
+        address: address(node, PORT).ip().octets(),
+        port: PORT,
         node: node as u16,
         unit: 0,
         role: Copy::Data,
@@ -162,6 +180,7 @@ impl World {
                 boots: 0,
             },
             lives: 0,
+            moved: 0,
             process: None,
             inbox: Vec::new(),
             wakes: NEVER,
@@ -188,6 +207,10 @@ impl World {
             nodes: [NODES[0], NODES[1], SPARE, FOURTH][..if is_coded { 4 } else { 3 }].to_vec(),
             members: [NODES[0], NODES[1], SPARE, FOURTH][..members].to_vec(),
             volume: None,
+            shelf: way.coordinated.then(|| MemShelf::new(way.planted)),
+            names: Names::default(),
+            imitates: NODES[0],
+            ended: Vec::new(),
             mtu,
             sealed,
             is_told: false,
@@ -229,7 +252,10 @@ impl World {
         net.know_places(Peer::Server(0), &self.servers());
         for node in self.nodes.clone() {
             let peer = Peer::Node(node as u16);
-            outboard_flow::Net::know(&net, peer, self::address(node, 7000));
+            outboard_flow::Net::know(&net, peer, self::address(node, PORT));
+        }
+        if self.shelf.is_some() {
+            outboard_flow::Net::know(&net, KEEPER, self::address(COORDINATOR, PORT));
         }
         net
     }
@@ -242,16 +268,24 @@ impl World {
         self.places[place].lives += 1;
         self.note(format_args!("place {place} starts"));
         let life = self.places[place].lives;
-        let port = if CLIENTS.contains(&place) { 7000 + life as u16 } else { 7000 };
+        let moved = self.places[place].moved;
+        let port = PORT + if CLIENTS.contains(&place) { life as u16 } else { moved };
         let address = address(place, port);
+        let is_member = self.shelf.is_some() && !CLIENTS.contains(&place) && place != COORDINATOR;
         let (me, asks, role) = match place {
+            SERVER | STANDBY if is_member => self.waiting(place, address),
             SERVER | STANDBY => self.server(place, address),
+            COORDINATOR => self.coordinator(address),
             client if CLIENTS.contains(&client) => self.client(client, address),
             node => self.node(node, address),
         };
         let clock = self.places[place].clock;
         let mut process = Process::new((me, address, clock), asks, role, self.planted);
         process.tells = self.is_told;
+        if is_member {
+            let life = self.chooser.below(u64::MAX >> 1) + 1;
+            process.joins(self.member(&process, life));
+        }
         let now = self.now;
         let place = &mut self.places[place];
         (place.process, place.wakes, place.paused) = (Some(process), now, Time(0));
@@ -259,7 +293,7 @@ impl World {
     }
 
     fn node(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Asks, Role) {
-        let number = place as u16;
+        let number = if place == IMPOSTOR { self.imitates } else { place } as u16;
         let [log, data] = self.places[place].disk.media.each_ref().map(Arc::clone);
         let options = StoreOptions {
             node: number,
@@ -279,7 +313,7 @@ impl World {
         let options = NodeOptions { node: number, volume, boot, scrub, ..NodeOptions::default() };
         let node = Node::new(store, options);
         for other in self.nodes.clone() {
-            node.know(other as u16, self::address(other, 7000));
+            node.know(other as u16, self::address(other, PORT));
         }
         let me = Peer::Node(number);
         let net = self.conversations(place, (me, address), Takes(Some(node.target())));
@@ -290,12 +324,12 @@ impl World {
     /// Where the server may be.
     fn servers(&self) -> Vec<SocketAddrV4> {
         let all = [SERVER, STANDBY].into_iter().take(if self.has_standby { 2 } else { 1 });
-        all.map(|place| self::address(place, 7000)).collect()
+        all.map(|place| self::address(place, PORT)).collect()
     }
 
     /// The place of the server; of the one that took over, if one did.
     pub(crate) fn serves(&self) -> usize {
-        if self.is_alive(STANDBY) { STANDBY } else { SERVER }
+        if self.is_serving(STANDBY) { STANDBY } else { SERVER }
     }
 
     /// Another server takes over from the first, which does not know: whatever that commits from
@@ -318,6 +352,14 @@ impl World {
         let me = Peer::Server(0);
         let net = self.conversations(place, (me, address), Takes(None));
         let life = self.chooser.below(u64::MAX >> 1) + 1;
+        let twice = Twice::new(&net);
+        let volume = self.open_volume(place);
+        let meta = self.open_server(place, (volume, &twice), life);
+        (me, (net, twice), Role::Server(meta))
+    }
+
+    /// What a place's server has of the volume.
+    fn open_volume(&self, place: usize) -> Files {
         let options = Options {
             capacity: 64 << 20,
             segment: 1 << 20,
@@ -329,9 +371,12 @@ impl World {
         let Place { disk, clock, .. } = &self.places[place];
         let (kv, medium) = (Arc::clone(&disk.kv), Arc::clone(&disk.media[0]));
         let wall = timestamp(clock.wall(self.now));
-        let kvfs = run(Kvfs::open(Arc::clone(&kv), medium, options, wall)).unwrap();
-        let kvfs = Arc::new(kvfs);
+        Arc::new(run(Kvfs::open(kv, medium, options, wall)).unwrap())
+    }
+
+    fn open_server(&mut self, place: usize, (kvfs, twice): (Files, &Twice), life: u64) -> Server {
         self.volume = Some(Arc::clone(&kvfs));
+        let Place { disk, .. } = &self.places[place];
         let options = MetaOptions {
             cluster_key: SECRET,
             volume: VOLUME,
@@ -341,10 +386,9 @@ impl World {
             members: self.members.iter().map(|node| *node as u16).collect(),
             ..MetaOptions::default()
         };
-        let twice = Twice::new(&net);
         let meta = run(Meta::open(kvfs, twice.clone(), options)).unwrap();
-        kv.set_faults(outboard_kv::mem::Faults { delay_polls: 3, ..Default::default() });
-        (me, (net, twice), Role::Server(meta))
+        disk.kv.set_faults(outboard_kv::mem::Faults { delay_polls: 3, ..Default::default() });
+        meta
     }
 
     fn client(&mut self, place: usize, address: SocketAddrV4) -> (Peer, Asks, Role) {
@@ -461,6 +505,14 @@ impl World {
         (0..8 << 20).step_by(4096).for_each(|at| data.corrupt(at));
     }
 
+    /// Some of what a node has of bytes is damaged.
+    pub(crate) fn rots_here_and_there(&mut self, place: usize) {
+        self.note(format_args!("what place {place} has rots"));
+        let [_, data] = &self.places[place].disk.media;
+        let rotten = (0..8 << 20).step_by(4096).filter(|_| self.chooser.chance(1, 8));
+        rotten.for_each(|at| data.corrupt(at));
+    }
+
     /// The disk of a node takes no bytes any more, and, if it is so bad, makes none durable.
     pub(crate) fn takes_nothing(&mut self, place: usize, flush_fails: bool) {
         let [_, data] = &self.places[place].disk.media;
@@ -481,6 +533,7 @@ impl World {
             dying.disk.boots += 1;
             dying.disk.kv.crash();
             dying.disk.media.iter().for_each(|medium| medium.crash());
+            self.shelf.iter().filter(|_| place == COORDINATOR).for_each(MemShelf::crash);
         } else {
             dying.disk.kv.set_faults(outboard_kv::mem::Faults::default());
             dying.disk.media.iter().for_each(|medium| medium.set_faults(mem::Faults::default()));
@@ -611,6 +664,11 @@ impl World {
         *has_run = true;
         let (from, own) = (*endpoint, process.address);
         let sent = process.run(now, std::mem::take(inbox), &mut self.chooser, polls);
+        if place == COORDINATOR && self.shelf.as_ref().is_some_and(MemShelf::is_dark) {
+            self.kill(place, true);
+            self.ended.push(place);
+            return;
+        }
         for change in process.changes() {
             if let Some(kept) = &mut self.kept {
                 kept.push((place, change));
@@ -639,6 +697,7 @@ impl World {
         if ends {
             self.kill(place, false);
         }
+        self.attends(place);
     }
 }
 

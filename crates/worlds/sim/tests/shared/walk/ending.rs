@@ -12,7 +12,7 @@ use super::{FILES, HEALS, NAMES, SEES, Walk, asked_of};
 use crate::front::is_loss;
 use crate::host::Ask;
 use crate::model::{CELL, CELLS, NONE};
-use crate::world::{CLIENTS, NODES};
+use crate::world::{CLIENTS, COORDINATOR, NODES};
 
 /// How long copies are filled.
 const FILLS: Duration = Duration::from_secs(40);
@@ -27,6 +27,7 @@ impl Walk {
         self.hosts.iter_mut().for_each(|host| host.wake(now));
         let sound = LineOptions::sound(Delay::Fixed(Duration::from_micros(50)));
         self.world.network.set_all(sound);
+        self.are_known();
         let limit = self.world.now.after(HEALS);
         while self.hosts.iter().any(|host| host.lanes.iter().any(Option::is_some)) {
             assert!(self.world.now < limit, "it does not end: {:?}", asked_of(self));
@@ -45,6 +46,7 @@ impl Walk {
             let synced = sync(self).or_else(|_| sync(self)).or_else(|_| sync(self));
             synced.unwrap_or_else(|errno| panic!("{errno}: a sync of all after all is healed"));
         }
+        self.world.shelf.is_some().then(|| self.world.start(COORDINATOR));
         self.dark(Duration::from_secs(1));
         assert!(self.all_see() == seen, "what was synced is there after a loss of power");
         self.check();
@@ -133,7 +135,9 @@ impl Walk {
             let findings = self.findings();
             let status = self.world.server_of().map(|server| server.status()).unwrap();
             let is_moving = status.contains("\"moving\":true");
-            let waits = is_moving || findings.iter().any(|found| found.contains("to be filled"));
+            let rots = self.counts.rotten > 0 && !findings.is_empty();
+            let waits =
+                rots || is_moving || findings.iter().any(|found| found.contains("to be filled"));
             if waits && self.world.now < limit {
                 continue;
             }

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use outboard_base::Ino;
 use outboard_sim::line::{Delay, LineOptions};
+use outboard_sim::seeds;
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::Call;
 
+use super::coordinated::Befalls;
 use super::{BREAKS, SEES, Told, Walk};
 use crate::model::Losses;
 use crate::part::timestamp;
-use crate::world::{CLIENTS, FOURTH, NODES, SERVER, SPARE, coordinate};
+use crate::world::{CLIENTS, COORDINATOR, FOURTH, NODES, SERVER, SPARE, coordinate};
 
 /// What befalls the cluster.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,25 @@ pub(super) enum Fault {
     Heals,
     /// Files are to lie on all nodes but one, or on all.
     Place(Option<usize>),
+    /// Some of what a node has rots.
+    Rots(usize),
+    /// What befalls the coordinator, and those that it knows.
+    Known(Befalls),
+}
+
+impl Fault {
+    /// Whether it keeps a node from what it is asked.
+    fn is_of_nodes(self) -> bool {
+        let is_node = |place| ![SERVER, CLIENTS[0], CLIENTS[1]].contains(&place);
+        match self {
+            Fault::Dies { place, .. } | Fault::Stops(place, _) | Fault::CutOff(place) => {
+                is_node(place)
+            }
+            Fault::Cut(one, other) => is_node(one) || is_node(other),
+            Fault::Dark(_) => true,
+            _ => false,
+        }
+    }
 }
 
 pub(super) fn rough(world: &mut dyn FnMut(u64) -> u64) -> LineOptions {
@@ -97,6 +118,10 @@ impl Walk {
     }
 
     pub(super) fn befall(&mut self, fault: Fault) {
+        // The others have what has rotted, and are needed until it is mended.
+        if self.counts.rotten > 0 && fault.is_of_nodes() {
+            return;
+        }
         match fault {
             Fault::Dies { place, power, away } => {
                 if !self.world.is_alive(place) {
@@ -117,8 +142,36 @@ impl Walk {
             Fault::Cut(from, to) if self.breaks => self.world.cut(from, to),
             Fault::Heals => self.world.heal(),
             Fault::Place(without) => self.place(without),
+            Fault::Rots(node) if self.breaks => self.rots(node),
+            Fault::Known(what) => self.befall_known(what),
             _ => {}
         }
+    }
+
+    /// Draws when something rots, and where.
+    pub(super) fn plan_rot(&mut self, seed: u64) {
+        let mut rng = seeds::rng(seed, "rot");
+        let nodes: Vec<usize> = NODES.into_iter().chain(self.spares()).collect();
+        let node = nodes[rng.below(nodes.len() as u64) as usize];
+        for _ in 0..8 {
+            let at = self.world.now.after(BREAKS.mul_f64(rng.below(1000) as f64 / 1000.0));
+            self.script.add(at, Fault::Rots(node));
+        }
+    }
+
+    /// Some of what a node has rots, once, while all others have all.
+    fn rots(&mut self, node: usize) {
+        let mut nodes = NODES.into_iter().chain(self.spares());
+        if self.counts.rotten > 0 || !nodes.all(|node| self.world.is_alive(node)) {
+            return;
+        }
+        if self.lost_at_once() > 0 {
+            return;
+        }
+        self.world.heal();
+        self.world.wake_all();
+        self.world.rots_here_and_there(node);
+        self.counts.rotten += 1;
     }
 
     /// Files are to lie on all nodes but one, or on all.
@@ -209,6 +262,9 @@ impl Walk {
                 let share = self.below(1000) as f64 / 1000.0;
                 self.kill(place, !CLIENTS.contains(&place), away.mul_f64(share));
             }
+        }
+        if self.world.is_alive(COORDINATOR) {
+            self.coordinator_dies(true, away);
         }
     }
 

@@ -7,10 +7,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use outboard_base::{Errno, Result};
-use outboard_cluster::coordinator::{Coordinator, Entry};
 use outboard_flow::{Gone, Net};
 use outboard_wire::shared::Peer;
 use outboard_wire::shared::call::{Call, Reply};
+
+use super::{Coordinator, Entry};
 
 /// How long the coordinator is given for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -25,7 +26,8 @@ pub struct Remote<N> {
 }
 
 impl<N: Net> Remote<N> {
-    pub(crate) fn new(net: N) -> Remote<N> {
+    /// To the coordinator that `net` knows, without a session yet.
+    pub fn new(net: N) -> Remote<N> {
         Remote { net, session: Mutex::new(0) }
     }
 

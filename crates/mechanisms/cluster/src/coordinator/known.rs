@@ -3,19 +3,24 @@
 //! One step a second. A coordinator that does not answer changes nothing: the part goes on, and
 //! its entry is there again once it is.
 
-use std::cell::RefCell;
-use std::net::SocketAddrV4;
+use core::net::SocketAddrV4;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use outboard_base::Errno;
-use outboard_cluster::coordinator::{Claim, Coordinator, Entry, Refusal, Registrar, Step};
+use outboard_base::{Errno, Time};
 use outboard_flow::Net;
+
+use super::{Claim, Coordinator, Entry, Refusal, Registrar, Step};
 
 /// Between two steps.
 const EVERY: Duration = Duration::from_secs(1);
 /// The same while a part is not known yet.
 const SOON: Duration = Duration::from_millis(100);
+/// How long a coordinator is given to end the session of who had a name before, and died.
+const TAKEN: Duration = Duration::from_secs(10);
+/// How long a part that does without waits for a coordinator that does not answer.
+const UNHEARD: Duration = Duration::from_secs(4);
 /// The names of nodes: `node.1`.
 const NODE: &str = "node.";
 
@@ -37,6 +42,9 @@ pub struct Known<C, N> {
     registrar: Registrar<C>,
     net: N,
     standing: RefCell<Standing>,
+    begun: Time,
+    /// It has heard that another has its name.
+    taken: Cell<bool>,
 }
 
 impl<C: Coordinator, N: Net> Known<C, N> {
@@ -44,12 +52,37 @@ impl<C: Coordinator, N: Net> Known<C, N> {
     pub fn new(coordinator: C, net: N, claim: Claim) -> Rc<Known<C, N>> {
         let registrar = Registrar::new(coordinator, claim);
         let standing = RefCell::new(Standing::Unknown);
-        Rc::new(Known { registrar, net, standing })
+        let (begun, taken) = (net.now(), Cell::new(false));
+        Rc::new(Known { registrar, net, standing, begun, taken })
     }
 
     /// How it stands.
     pub fn standing(&self) -> Standing {
         self.standing.borrow().clone()
+    }
+
+    /// Whether it is decided if the part may serve: it may, unless it is refused then. Asked again
+    /// and again from its start on. One that `waits` does not serve before it is known: a server,
+    /// as two of them on one volume are what must not be.
+    pub fn is_decided(&self, waits: bool) -> bool {
+        let so_long = self.net.now().since(self.begun);
+        match self.standing() {
+            Standing::Unknown => false,
+            Standing::Known => true,
+            Standing::Refused(Refusal::Taken(_)) => {
+                self.taken.set(true);
+                so_long > TAKEN
+            }
+            Standing::Refused(_) => true,
+            // Two of one number take the conversation from each other.
+            Standing::Unheard => !waits && !self.taken.get() && so_long > UNHEARD,
+        }
+    }
+
+    /// Whether the part is to end, though it was known.
+    pub fn is_refused(&self) -> bool {
+        // Anybody on the way may say that the key is not taken.
+        matches!(self.standing(), Standing::Refused(Refusal::Taken(_) | Refusal::Cluster(_)))
     }
 
     /// What is kept under a name for good: `value`, if there was nothing. Asked until it is known.
