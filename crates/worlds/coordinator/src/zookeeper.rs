@@ -6,8 +6,8 @@
 //!
 //! The library keeps the session up by itself, and goes over to another server of the ensemble
 //! where one dies. What is put in the place of an entry is made in the transaction that deletes
-//! that one: whose an ephemeral one is does not change. A version is the number of the transaction that
-//! changed the entry last: ZooKeeper's own begin anew with each entry.
+//! that one: whose an ephemeral one is does not change. A version is the number of the transaction
+//! that changed the entry last: ZooKeeper's own begin anew with each entry.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
