@@ -3,10 +3,10 @@
 //! Inodes and what each node lists come in the order of their numbers, so both are read once, side
 //! by side, however many there are.
 //!
-//! Of a file that nobody writes the volume knows how much it takes ([`blocks_of`]). One copy takes
-//! that to the byte, so what is less is missing. Of copies and parities the check tells whether
-//! they differ; what a write replaced is counted with them for a while, so of these only such are
-//! missed that no member knows.
+//! A file that takes something is known to a node at least; one of one copy without holes, to each
+//! node that has a strip of it, also where all of that was punched since. How much it takes is not
+//! known to the byte: a writer whose node did not answer in time tells what it knew before, and
+//! what a write replaced is counted with copies for a while.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,6 @@ use outboard_wire::shared::call::Object;
 
 use super::PAGE;
 use crate::Meta;
-use crate::copies::blocks_of;
 
 /// What a node has, read on as it is asked for.
 struct Listing {
@@ -57,26 +56,27 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
     ) -> Result<Option<String>> {
         let Some(spread) = self.at_rest(ino).await? else { return Ok(None) };
         let members = self.nodes_of(&spread);
-        let mut found = Vec::new();
+        let mut known = Vec::new();
         for member in &members {
             match self.listed(nodes, member.node, ino).await {
-                Some(object) => found.extend(object),
+                Some(is_known) => known.push((member.node, is_known)),
                 None => return Ok(None),
             }
         }
-        if fault_of(&spread, &found).is_none() {
+        if fault_of(&spread, &known).is_none() {
             return Ok(None);
         }
         // It may have been written or moved since its nodes were listed.
-        found.clear();
-        for member in &members {
-            let Ok(now) = self.objects_at(member.node, ino.0).await else { return Ok(None) };
-            found.extend(now.into_iter().find(|object| object.object == ino.0));
+        for (node, is_known) in &mut known {
+            match self.is_at(*node, ino.0).await {
+                Ok(now) => *is_known = now,
+                Err(_) => return Ok(None),
+            }
         }
         let again = self.at_rest(ino).await?;
         let is_as_it_was = again
             .is_some_and(|again| again.attr == spread.attr && self.nodes_of(&again) == members);
-        Ok(fault_of(&spread, &found).filter(|_| is_as_it_was))
+        Ok(fault_of(&spread, &known).filter(|_| is_as_it_was))
     }
 
     /// A file that nobody writes and of which all is told.
@@ -89,13 +89,13 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         }
     }
 
-    /// What a node has of a file; `None` if it does not say.
+    /// Whether a node knows a file; `None` if it does not say.
     async fn listed(
         &self,
         nodes: &mut BTreeMap<u16, Listing>,
         node: u16,
         ino: Ino,
-    ) -> Option<Option<Object>> {
+    ) -> Option<bool> {
         let listing = nodes.get_mut(&node)?;
         loop {
             while listing.page.front().is_some_and(|object| object.object < ino.0) {
@@ -109,17 +109,25 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
             listing.from = page.last().and_then(|last| last.object.checked_add(1));
             listing.page = page.into();
         }
-        Some(listing.page.front().filter(|object| object.object == ino.0).copied())
+        Some(listing.page.front().is_some_and(|object| object.object == ino.0))
     }
 }
 
-/// What is missing of a file at rest, by what its members have.
-fn fault_of(spread: &Spread, found: &[Object]) -> Option<String> {
-    let (had, has) = (spread.attr.blocks, blocks_of(&spread.layout, found));
-    if spread.layout.is_redundant() {
-        let is_known = had == 0 || !found.is_empty();
-        return (!is_known).then(|| "none of its members knows it any more".to_owned());
+/// What is missing of a file at rest, by which of its members know it.
+fn fault_of(spread: &Spread, known: &[(u16, bool)]) -> Option<String> {
+    let (takes, size) = (spread.attr.blocks.saturating_mul(512), spread.attr.size);
+    if takes == 0 {
+        return None;
     }
-    let missing = had.saturating_sub(has).saturating_mul(512);
-    (missing > 0).then(|| format!("{missing} of the bytes that it takes are missing at its nodes"))
+    if known.iter().all(|(_, is_known)| !is_known) {
+        return Some(format!("none of its nodes knows it, of which it takes {takes} bytes"));
+    }
+    if spread.layout.is_redundant() || takes < size {
+        return None;
+    }
+    let strip = u64::from(spread.layout.strip);
+    let begins = (0..).map(|rank: u64| rank.saturating_mul(strip));
+    let has_part = known.iter().zip(begins).filter(|(_, begins)| *begins < size);
+    let (node, _) = has_part.map(|(known, _)| known).find(|(_, is_known)| !is_known)?;
+    Some(format!("node {node} does not know it, and has strips of it"))
 }

@@ -140,47 +140,45 @@ fn a_check_finds_what_is_wrong_at_nodes() {
 /// that only looks at what nodes have found such a volume clean.
 #[test]
 fn a_check_finds_what_is_missing_at_nodes() {
+    const STRIP: u64 = 64 << 10;
     let (rig, ino) = rig();
     let _empty = rig.create(1, 11, b"empty");
-    let node = {
-        let mut state = rig.world.state();
-        let mut holders: Vec<_> = state.nodes.iter_mut().collect();
-        holders.retain(|(_, node)| node.objects.contains_key(&ino.0));
-        for (_, holder) in &mut holders {
-            holder.objects.get_mut(&ino.0).unwrap().bytes = 4096;
-        }
-        *holders[0].0
+    let tell = |size, bytes: u64| {
+        let grant = rig.grant(1, ino, Mode::Write);
+        assert!(rig.world.write(&grant.capability, &grant.nodes, 498), "the third node, too");
+        let told = Some(Told { size, mtime: None, blocks: Some(bytes / 512) });
+        let fence = grant.capability.fence;
+        assert_eq!(rig.call(1, Call::Release { ino, fence, told, keep: None }), Reply::Done);
+        grant.nodes.iter().map(|node| node.node).collect::<Vec<_>>()
     };
-    let fence = rig.grant(1, ino, Mode::Write).capability.fence;
-    let told = Some(Told { size: 500, mtime: None, blocks: Some(16) });
-    assert_eq!(rig.call(1, Call::Release { ino, fence, told, keep: None }), Reply::Done);
-    assert!(check(&rig, false).starts_with("{\"findings\":[],"));
-    let taken = |rig: &Rig, now: Option<Object>| {
-        let mut state = rig.world.state();
-        let objects = &mut state.nodes.get_mut(&node).unwrap().objects;
-        match now {
-            Some(now) => objects.insert(ino.0, now),
-            None => objects.remove(&ino.0),
-        }
+    let is_clean = || check(&rig, false).starts_with("{\"findings\":[],");
+    let nodes = tell(2 * STRIP, 2 * STRIP);
+    assert!(is_clean());
+    let lose = |node: u16| {
+        rig.world.state().nodes.get_mut(&node).unwrap().objects.remove(&ino.0);
     };
-    let had = taken(&rig, None).unwrap();
+    // It has no strip of the file.
+    lose(nodes[2]);
+    assert!(is_clean());
+    lose(nodes[1]);
     let found = check(&rig, false);
-    let says = |missing: u64| {
-        format!("file {}: {missing} of the bytes that it takes are missing at its nodes", ino.0)
-    };
-    assert!(found.contains(&says(had.bytes)), "{found}");
-    assert!(found.contains("\"total\":1,"), "{found}");
-    taken(&rig, Some(Object { bytes: had.bytes - 512, ..had }));
-    let found = check(&rig, false);
-    assert!(found.contains(&says(512)), "{found}");
+    let says = format!("file {}: node {} does not know it, and has strips", ino.0, nodes[1]);
+    assert!(found.contains(&says) && found.contains("\"total\":1,"), "{found}");
     // Of a node that does not answer nobody knows.
-    away(&rig, node, true);
+    away(&rig, nodes[1], true);
     let found = check(&rig, false);
-    assert!(found.contains("\"nodes_away\":1") && !found.contains("missing"), "{found}");
-    away(&rig, node, false);
-    // Of what is being written neither.
+    assert!(found.contains("\"nodes_away\":1") && !found.contains("does not know"), "{found}");
+    away(&rig, nodes[1], false);
+    // With holes it may have no strip there.
+    tell(2 * STRIP, STRIP);
+    lose(nodes[1]);
+    assert!(is_clean());
+    (0..NODES).for_each(lose);
+    let found = check(&rig, false);
+    assert!(found.contains("none of its nodes knows it, of which it takes 65536 bytes"), "{found}");
+    // What is being written may not have come yet.
     let _grant = rig.grant(1, ino, Mode::Write);
-    assert!(check(&rig, false).starts_with("{\"findings\":[],"));
+    assert!(is_clean());
 }
 
 #[test]

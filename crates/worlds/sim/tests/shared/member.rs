@@ -88,7 +88,10 @@ impl Shelf for MemShelf {
 /// Who has had which name, by what parts heard: from when an answer said so, for a session's term
 /// after the beat before it. Nobody else may have it then, but at the same place.
 #[derive(Clone, Default)]
-pub(crate) struct Names(Rc<RefCell<BTreeMap<(String, String), (Time, Time)>>>);
+pub(crate) struct Names(Rc<RefCell<Held>>);
+
+/// By name and place: the beat, and when its answer was heard.
+type Held = BTreeMap<(String, String), (Time, Time)>;
 
 impl Names {
     fn has(&self, claim: &Claim, beat: Time, heard: Time) {

@@ -207,8 +207,8 @@ enum Tends {
     Server(outboard_meta::Tending<Arc<MemKv>, Arc<MemMedium>, Twice>),
     Client(Rc<outboard_dfs::Tending<Twice>>),
     Coordinator(Rc<Keeper<MemShelf>>),
-    /// A server that is not known yet.
-    Waits,
+    /// Of a part that does not serve yet.
+    Nothing,
 }
 
 impl Tends {
@@ -220,7 +220,7 @@ impl Tends {
                 Tends::Client(Rc::new(outboard_dfs::Tending::new(Arc::clone(dfs), now)))
             }
             Role::Coordinator(keeper) => Tends::Coordinator(Rc::clone(keeper)),
-            Role::Waits => Tends::Waits,
+            Role::Waits => Tends::Nothing,
         }
     }
 
@@ -230,7 +230,7 @@ impl Tends {
             Tends::Server(server) => server.deadline(),
             Tends::Client(client) => Some(client.deadline()),
             Tends::Coordinator(keeper) => keeper.deadline(),
-            Tends::Waits => None,
+            Tends::Nothing => None,
         }
     }
 }
@@ -289,6 +289,7 @@ impl Process {
     pub(crate) fn joins(&mut self, (member, keeps): (Member, Work)) {
         self.member = Some(member);
         self.is_in = false;
+        self.tends = Tends::Nothing;
         self.tasks.spawn(keeps);
     }
 
@@ -368,8 +369,7 @@ impl Process {
     /// When it has something to do, of the world's time.
     pub(crate) fn wakes(&self) -> Time {
         let serves = self.serves().map_or(NEVER, Serves::wakes);
-        let tends = self.tends.deadline().filter(|_| self.is_in);
-        let own = tends.unwrap_or(NEVER).min(serves);
+        let own = self.tends.deadline().unwrap_or(NEVER).min(serves);
         let next = self.net.deadline().map_or(own, |deadline| deadline.min(own));
         if next == NEVER { NEVER } else { self.clock.when(next) }
     }
@@ -386,8 +386,8 @@ impl Process {
                     node.called(net_now(&net));
                     None
                 }
+                Tends::Server(_) | Tends::Coordinator(_) | Tends::Nothing => None,
                 Tends::Client(client) => Some(Rc::clone(client)),
-                Tends::Server(_) | Tends::Coordinator(_) | Tends::Waits => None,
             };
             let (from, token) = (incoming.from, incoming.token);
             let tells = self.tells && !matches!(said(&call), Call::Renew | Call::Keys { .. });
@@ -439,9 +439,6 @@ impl Process {
     }
 
     fn tend(&mut self, now: Time) {
-        if !self.is_in {
-            return;
-        }
         if let Role::Client(dfs, None) = &self.role {
             for event in dfs.take_events() {
                 // There is no cache in front: nobody has pages.
@@ -459,7 +456,7 @@ impl Process {
             }
             Tends::Client(client) => client.tend(now, &begun),
             Tends::Coordinator(keeper) => usize::from(keeper.tend(now)),
-            Tends::Waits => 0,
+            Tends::Nothing => 0,
         };
         begun.0.into_inner().into_iter().for_each(|work| self.tasks.spawn(work));
     }
