@@ -210,14 +210,8 @@ impl<N: Net> Dfs<N> {
         self.0.lease.has_changed()
     }
 
-    /// Whether the server is to be told something, for which a session may wait, and nobody does.
-    #[must_use]
-    pub fn has_errands(&self) -> bool {
-        !locked(&self.0.errands).is_empty() && !self.0.running.load(Ordering::SeqCst)
-    }
-
     /// Work to be spawned: what changed is told, what is not used is given back. To be asked for
-    /// at every beat, when there are events, and when there are errands.
+    /// at every beat, and when there are events.
     pub fn take_work(&self) -> Vec<Work> {
         let inner = &self.0;
         if inner.lease.has_changed() {
@@ -245,12 +239,20 @@ impl<N: Net> Dfs<N> {
             }
         }
         works.extend(inner.seek_silent());
-        let has_errands = !locked(&inner.errands).is_empty();
-        if has_errands && !inner.running.swap(true, Ordering::SeqCst) {
-            let inner = Arc::clone(inner);
-            works.push(Box::pin(async move { inner.run_errands().await }));
-        }
+        works.extend(self.take_errands());
         works
+    }
+
+    /// Work to be spawned, at once: the server is told something for which a session may wait. None
+    /// if there is nothing, or somebody is at it.
+    pub fn take_errands(&self) -> Option<Work> {
+        let inner = &self.0;
+        let has_errands = !locked(&inner.errands).is_empty() && !inner.lease.has_changed();
+        if !has_errands || inner.running.swap(true, Ordering::SeqCst) {
+            return None;
+        }
+        let inner = Arc::clone(inner);
+        Some(Box::pin(async move { inner.run_errands().await }))
     }
 
     /// Answers what the server asks: recalls and events. It may wait for hosts.

@@ -48,14 +48,11 @@ impl<N: Net> Tending<N> {
             let dfs = Arc::clone(&self.dfs);
             spawn.spawn(Box::pin(async move { dfs.beat().await }));
         }
+        let looks = self.has_heard.take() || beats;
+        let works = if looks { self.dfs.take_work() } else { Vec::new() };
         // A session that is back waits until the server knows: not for a beat.
-        if !self.has_heard.take() && !beats && !self.dfs.has_errands() {
-            return 0;
-        }
-        let works = self.dfs.take_work();
-        let done = works.len() + usize::from(beats);
-        works.into_iter().for_each(|work| spawn.spawn(work));
-        done
+        let works = works.into_iter().chain(self.dfs.take_errands());
+        works.map(|work| spawn.spawn(work)).count() + usize::from(beats)
     }
 
     /// When it is to be tended though nothing came.

@@ -44,16 +44,21 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         let options = check::Options { contents, repair: false };
         let mut report = self.volume().check(options).await?.to_volume();
         let mut counts = Counts::default();
-        let placement = self.placement();
+        let (placement, mut answer) = (self.placement(), BTreeSet::new());
         for node in placement.all() {
             let before = counts.objects;
-            if let Err(errno) = self.check_node(node, contents, &mut report, &mut counts).await {
-                counts.nodes_away += 1;
-                let seen = counts.objects - before;
-                report.find(format!("node {}: {errno}, after {seen} objects", node.node));
+            match self.check_node(node, contents, &mut report, &mut counts).await {
+                Ok(()) => _ = answer.insert(node.node),
+                Err(errno) => {
+                    counts.nodes_away += 1;
+                    let seen = counts.objects - before;
+                    report.find(format!("node {}: {errno}, after {seen} objects", node.node));
+                }
             }
         }
-        self.look_for_missing(&mut report).await?;
+        if let Err(errno) = self.look_for_missing(answer, &mut report).await {
+            report.find(format!("files that nodes may have lost were not all looked for: {errno}"));
+        }
         report.counts.extend([
             ("node_objects", counts.objects),
             ("node_bytes", counts.bytes),

@@ -38,6 +38,8 @@ impl<M: Medium + 'static> Tending<M> {
     /// A call has come.
     pub fn called(&self, now: Time) {
         self.tidying.begin(now, EVERY);
+        // What was written as it found nothing to scrub is found then.
+        self.scrubbing.begin(now, EVERY);
     }
 
     /// Does what there is to do, without waiting; how much that was.

@@ -653,12 +653,9 @@ impl Rig {
         for (number, client) in clients {
             let me = Peer::Client(number);
             let beat = self.beats.get_mut(&number).unwrap();
-            if now >= *beat || client.has_errands() {
-                for work in client.take_work() {
-                    spawn(me, work);
-                }
-            }
+            client.take_errands().into_iter().for_each(|work| spawn(me, work));
             if now >= *beat {
+                client.take_work().into_iter().for_each(|work| spawn(me, work));
                 *beat = now.after(Duration::from_secs(1));
                 let client = Arc::clone(&client);
                 spawn(me, async move { client.beat().await });

@@ -312,6 +312,12 @@ impl<K: Kv, M: Medium> Kvfs<K, M> {
         Ok((some, last))
     }
 
+    /// Inodes of all kinds with numbers above `after`, at most `most` of them, in order, also those
+    /// whose record is damaged; none: there are no more.
+    pub async fn inodes(&self, after: Ino, most: usize) -> Result<Vec<Ino>> {
+        Ok(self.numbers(Tag::Inode, after.0, most).await?.into_iter().map(Ino).collect())
+    }
+
     /// Files with numbers above `after` that are marked as being written to, at most `most` of
     /// them, in order; none: there are no more.
     pub async fn writing(&self, after: Ino, most: usize) -> Result<Vec<Ino>> {

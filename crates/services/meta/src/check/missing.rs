@@ -1,4 +1,4 @@
-//! What files had, and no node has any more.
+//! Files that a node is to know, and does not.
 //!
 //! Inodes and what each node lists come in the order of their numbers, so both are read once, side
 //! by side, however many there are.
@@ -8,7 +8,7 @@
 //! known to the byte: a writer whose node did not answer in time tells what it knew before, and
 //! what a write replaced is counted with copies for a while.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use outboard_base::{Errno, Ino, Result};
 use outboard_flow::Net;
@@ -20,6 +20,7 @@ use outboard_wire::shared::call::Object;
 
 use super::PAGE;
 use crate::Meta;
+use crate::copies::blocks_of;
 
 /// What a node has, read on as it is asked for.
 struct Listing {
@@ -28,24 +29,37 @@ struct Listing {
     from: Option<u64>,
 }
 
+/// A node that has ceased to answer.
+struct Away(u16, Errno);
+
 impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
-    /// Finds files of which nodes had more. Those of nodes that do not answer are not judged.
-    pub(super) async fn look_for_missing(&self, report: &mut Report) -> Result<()> {
-        let mut nodes = BTreeMap::new();
-        self.each_node(|node| {
-            nodes.insert(node, Listing { page: VecDeque::new(), from: Some(0) });
-        });
-        let mut after = Some(Ino(0));
-        while let Some(from) = after {
-            let (files, last) = self.volume().laid_out(from, PAGE).await?;
-            for file in files.iter().filter(|file| file.is_file) {
-                if let Some(fault) = self.missing_of(file.ino, &mut nodes).await? {
-                    report.find(format!("file {}: {fault}", file.ino.0));
+    /// Finds files of which nodes have nothing any more, at the nodes that answer.
+    pub(super) async fn look_for_missing(
+        &self,
+        nodes: BTreeSet<u16>,
+        report: &mut Report,
+    ) -> Result<()> {
+        let begin = |node| (node, Listing { page: VecDeque::new(), from: Some(0) });
+        let mut nodes: BTreeMap<u16, Listing> = nodes.into_iter().map(begin).collect();
+        let mut after = Ino(0);
+        loop {
+            let some = self.volume().inodes(after, PAGE).await?;
+            let Some(last) = some.last() else { return Ok(()) };
+            after = *last;
+            for ino in some {
+                match self.missing_of(ino, &mut nodes).await {
+                    Ok(None) => {}
+                    Ok(Some(fault)) => report.find(format!("file {ino}: {fault}")),
+                    Err(Away(node, errno)) => {
+                        nodes.remove(&node);
+                        report.find(format!(
+                            "node {node}: {errno}; files that it may have lost, from inode {ino} \
+                             on, were not looked for"
+                        ));
+                    }
                 }
             }
-            after = last;
         }
-        Ok(())
     }
 
     /// What is missing of a file, if it is so still.
@@ -53,70 +67,66 @@ impl<K: Kv, M: Medium, N: Net> Meta<K, M, N> {
         &self,
         ino: Ino,
         nodes: &mut BTreeMap<u16, Listing>,
-    ) -> Result<Option<String>> {
-        let Some(spread) = self.at_rest(ino).await? else { return Ok(None) };
+    ) -> std::result::Result<Option<String>, Away> {
+        let Some(spread) = self.at_rest(ino).await else { return Ok(None) };
         let members = self.nodes_of(&spread);
         let mut known = Vec::new();
         for member in &members {
-            match self.listed(nodes, member.node, ino).await {
-                Some(is_known) => known.push((member.node, is_known)),
-                None => return Ok(None),
-            }
+            // One that is not listed did not answer before.
+            let Some(listing) = nodes.get_mut(&member.node) else { return Ok(None) };
+            known.push((member.node, self.is_listed(member.node, listing, ino).await?));
         }
         if fault_of(&spread, &known).is_none() {
             return Ok(None);
         }
         // It may have been written or moved since its nodes were listed.
+        let mut found = Vec::new();
         for (node, is_known) in &mut known {
-            match self.is_at(*node, ino.0).await {
-                Ok(now) => *is_known = now,
-                Err(_) => return Ok(None),
-            }
+            let now = self.objects_at(*node, ino.0).await.map_err(|errno| Away(*node, errno))?;
+            let now = now.into_iter().find(|object| object.object == ino.0);
+            *is_known = now.is_some();
+            found.extend(now);
         }
-        let again = self.at_rest(ino).await?;
-        let is_as_it_was = again
+        let is_as_it_was = self
+            .at_rest(ino)
+            .await
             .is_some_and(|again| again.attr == spread.attr && self.nodes_of(&again) == members);
-        Ok(fault_of(&spread, &known).filter(|_| is_as_it_was))
+        // Space that is put aside behind its end may make up for holes.
+        let has_less = blocks_of(&spread.layout, &found) < spread.attr.blocks;
+        Ok(fault_of(&spread, &known).filter(|_| is_as_it_was && has_less))
     }
 
-    /// A file that nobody writes and of which all is told.
-    async fn at_rest(&self, ino: Ino) -> Result<Option<Spread>> {
-        match self.volume().spread(ino).await {
-            Ok(spread) => Ok(Some(spread).filter(|spread| !spread.writing)),
-            // It is gone.
-            Err(Errno::ESTALE | Errno::EINVAL) => Ok(None),
-            Err(errno) => Err(errno),
-        }
+    /// A file that nobody writes and of which all is told. What is wrong with an inode the volume's
+    /// own check has told.
+    async fn at_rest(&self, ino: Ino) -> Option<Spread> {
+        self.volume().spread(ino).await.ok().filter(|spread| !spread.writing)
     }
 
-    /// Whether a node knows a file; `None` if it does not say.
-    async fn listed(
+    /// Whether a node knows a file.
+    async fn is_listed(
         &self,
-        nodes: &mut BTreeMap<u16, Listing>,
         node: u16,
+        listing: &mut Listing,
         ino: Ino,
-    ) -> Option<bool> {
-        let listing = nodes.get_mut(&node)?;
+    ) -> std::result::Result<bool, Away> {
         loop {
             while listing.page.front().is_some_and(|object| object.object < ino.0) {
                 listing.page.pop_front();
             }
             let Some(from) = listing.from.filter(|_| listing.page.is_empty()) else { break };
-            let Ok(page) = self.objects_at(node, from.max(ino.0)).await else {
-                nodes.remove(&node);
-                return None;
-            };
+            let page = self.objects_at(node, from.max(ino.0)).await;
+            let page = page.map_err(|errno| Away(node, errno))?;
             listing.from = page.last().and_then(|last| last.object.checked_add(1));
             listing.page = page.into();
         }
-        Some(listing.page.front().is_some_and(|object| object.object == ino.0))
+        Ok(listing.page.front().is_some_and(|object| object.object == ino.0))
     }
 }
 
 /// What is missing of a file at rest, by which of its members know it.
 fn fault_of(spread: &Spread, known: &[(u16, bool)]) -> Option<String> {
     let (takes, size) = (spread.attr.blocks.saturating_mul(512), spread.attr.size);
-    if takes == 0 {
+    if takes == 0 || size == 0 {
         return None;
     }
     if known.iter().all(|(_, is_known)| !is_known) {
