@@ -2,6 +2,7 @@
 //! of before it is told that it may.
 
 use outboard_base::Errno;
+use outboard_base::planted::{Fault, plant};
 use outboard_wire::shared::call::{Call, Reply};
 use outboard_wire::shared::{Coordinate, Reason, Role};
 
@@ -242,4 +243,15 @@ fn every_node_doubts_alike() {
             );
         }
     }
+}
+
+/// With the rule taken away the test above would fail.
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "nothing is planted in such a build")]
+fn a_node_that_trusts_what_it_lost_is_missed() {
+    let mut rig = after_power_loss(Steer::Never);
+    plant(Some(Fault::Trusting));
+    let said = rig.said(&copied(Ask::read(1, 5, 0, 100)));
+    plant(None);
+    assert_ne!(said, Err(Reason::Filling));
 }

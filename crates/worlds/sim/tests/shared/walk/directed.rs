@@ -188,6 +188,19 @@ pub(crate) fn what_comes_again_changes_nothing(rule: Option<Rule>) -> bool {
     story.reads(ONE, 0, SOME) == bytes(2, SOME)
 }
 
+/// The client of a host that has written stripes and was answered dies at once. The file is as long
+/// as it said, though its end is zeros, which nobody can tell from none.
+pub(crate) fn stripes_end_where_their_writer_was_answered(rule: Option<Rule>) -> bool {
+    let way = Way { copies: Some(Strategy::Parity), units: (2, 1), ..uncached() };
+    let mut story = Story::new(rule, way, |_| ());
+    for (offset, len, pattern) in [(0, MUCH, 1), (MUCH, SOME, 0)] {
+        let write = story.write(ONE, offset, len, pattern);
+        story.does(ONE, write);
+    }
+    story.walk.world.kill(CLIENTS[ONE], false);
+    story.reads(OTHER, 0, MUCH + SOME) == [bytes(1, MUCH), bytes(0, SOME)].concat()
+}
+
 /// The clock of a host is slow, the server's is fast, and they do not hear each other. Another host
 /// gets the file, and makes it longer. Who reads then at its old end finds what is new, or waits.
 pub(crate) fn leases_end_at_clients_before_they_do_at_the_server(rule: Option<Rule>) -> bool {
