@@ -232,9 +232,9 @@ fn node(
         volume: Some(number_of(&cluster.volume)),
         threat: cluster.trust().threat(),
         boot: boot().map_err(cannot("tell one boot from another"))?,
-        scrub: scrub.unwrap_or(NodeOptions::default().scrub),
         ..NodeOptions::default()
     };
+    let node_options = NodeOptions { scrub: scrub.unwrap_or(node_options.scrub), ..node_options };
     let node = Node::new(store, node_options);
     let names = (identity.key.cluster, identity.life);
     let runtime = FabricRuntime::new(poller, Arc::clone(&wakeup), port, identity, node.target());
