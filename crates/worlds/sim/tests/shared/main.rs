@@ -101,7 +101,7 @@ fn coordinated(seed: u64) -> Way {
 
 /// What a node has rots here and there, of copies and of stripes.
 fn rotting(seed: u64) -> Way {
-    let way = if seed / 2 % 2 == 0 { copies(seed / 2) } else { stripes(seed / 2) };
+    let way = if (seed / 2).is_multiple_of(2) { copies(seed / 2) } else { stripes(seed / 2) };
     Way { rots: true, harsh: false, ..way }
 }
 
