@@ -273,7 +273,7 @@ impl Kept {
                      answered anything, the last with {status}"
                 )));
             }
-            if left {
+            if left || self.leaves.load(Ordering::Acquire) {
                 continue;
             }
             let pause = restarts.died();
