@@ -9,6 +9,8 @@ use outboard_wire::shared::call::{Call, Mode, Object, Reply, Told};
 use crate::world::{NODES, Rig, answer};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// What the keys of inodes begin with.
+const INODE: u8 = 0x10;
 
 /// A file of 500 bytes, released, and its client.
 fn rig() -> (Rig, Ino) {
@@ -184,6 +186,29 @@ fn a_check_finds_what_is_missing_at_nodes() {
     // What is being written may not have come yet.
     let _grant = rig.grant(1, ino, Mode::Write);
     assert!(is_clean());
+}
+
+/// An inode that cannot be read, of which the volume's own check tells, ended the whole check.
+#[test]
+fn a_check_goes_on_behind_an_inode_that_is_damaged() {
+    let (rig, ino) = rig();
+    let damaged = rig.create(1, 11, b"damaged");
+    let behind = rig.create(1, 11, b"behind");
+    for ino in [ino, behind] {
+        let grant = rig.grant(1, ino, Mode::Write);
+        let (fence, told) =
+            (grant.capability.fence, Some(Told { size: 500, mtime: None, blocks: Some(16) }));
+        assert!(rig.world.write(&grant.capability, &grant.nodes, 500));
+        assert_eq!(rig.call(1, Call::Release { ino, fence, told, keep: None }), Reply::Done);
+    }
+    rig.restart(false);
+    rig.renew(1);
+    rig.world.state().nodes.values_mut().for_each(|node| node.objects.clear());
+    rig.disk.kv.corrupt(&[&[INODE][..], &damaged.0.to_be_bytes()].concat());
+    let found = check(&rig, false);
+    for ino in [ino, behind] {
+        assert!(found.contains(&format!("file {ino}: none of its nodes knows it")), "{found}");
+    }
 }
 
 #[test]
